@@ -1,0 +1,323 @@
+// Package config reads broker.yaml: which plugin instances take part, under which labels and settings, and where things
+// live. It validates once into an immutable value; errors name the file, the line and the field.
+//
+// A configuration says nothing about which numbers may be compared. That is negotiated from evidence.
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+
+	"enginebroker/matrix"
+)
+
+// Config is a validated broker.yaml with all paths resolved against the file's folder.
+type Config struct {
+	File      string              // empty: the built-in default
+	Subject   string              // label of the instance that is "ours"
+	Plugins   []string            // extra folders to look for plugins in
+	Catalog   []string            // extra catalog files or folders
+	Pins      string              // folder of pin records, empty: none
+	Box       string              // box profile, empty: detected
+	Workload  string              // named workload, empty: the default of the run profile
+	Telemetry string              // telemetry plugin, empty: none
+	Artifacts map[string]string   // artifact id → local path, for every instance
+	Instances []Instance          // in label order
+	Workloads map[string]Workload // user-defined workloads by name
+}
+
+// Instance is one use of a plugin under a label of its own. One plugin may be used several times.
+type Instance struct {
+	Label        string
+	Plugin       string            // name of the plugin binary
+	Checksum     string            // sha256 of the binary, empty: recorded, not checked
+	Settings     map[string]string // handed to the plugin, which checks them against its own schema
+	Pin          string            // name of the declared pin
+	Policy       matrix.Policy
+	ComputeDtype string
+	Compares     []string          // facts declared as the thing compared, so that they may differ
+	Artifacts    map[string]string // overrides of local paths
+	Attach       string            // URL of a server this program did not launch: descriptive only
+}
+
+// Workload is a user-defined workload.
+type Workload struct {
+	Endpoint     string `yaml:"endpoint"`
+	PromptTokens int    `yaml:"prompt_tokens"`
+	OutputTokens int    `yaml:"output_tokens"`
+	Concurrency  []int  `yaml:"concurrency"`
+	IgnoreEOS    *bool  `yaml:"ignore_eos"`
+	SharedPrefix int    `yaml:"shared_prefix"`
+	IdleSeconds  int    `yaml:"idle_limit_s"`
+	TotalSeconds int    `yaml:"total_limit_s"`
+	LegSeconds   int    `yaml:"leg_seconds"` // grow the number of requests so that a leg lasts about this long
+}
+
+type file struct {
+	Subject   string                  `yaml:"subject"`
+	Plugins   []string                `yaml:"plugins"`
+	Catalog   []string                `yaml:"catalog"`
+	Pins      string                  `yaml:"pins"`
+	Box       string                  `yaml:"box"`
+	Workload  string                  `yaml:"workload"`
+	Telemetry string                  `yaml:"telemetry"`
+	Artifacts map[string]string       `yaml:"artifacts"`
+	Instances map[string]fileInstance `yaml:"instances"`
+	Workloads map[string]Workload     `yaml:"workloads"`
+}
+
+type fileInstance struct {
+	Plugin       string            `yaml:"plugin"`
+	Checksum     string            `yaml:"checksum"`
+	Settings     map[string]any    `yaml:"settings"`
+	Pin          string            `yaml:"pin"`
+	Policy       filePolicy        `yaml:"policy"`
+	ComputeDtype string            `yaml:"compute_dtype"`
+	Compares     []string          `yaml:"compares"`
+	Artifacts    map[string]string `yaml:"artifacts"`
+	Attach       string            `yaml:"attach"`
+}
+
+type filePolicy struct {
+	Drafter string `yaml:"drafter"`
+	Length  int    `yaml:"length"`
+}
+
+// Default is what runs without a broker.yaml: the four engines under their usual names, each found where its plugin looks.
+func Default() Config {
+	c := Config{Subject: "ours"}
+	for label, plugin := range map[string]string{"ours": "vllmcpp", "vllm": "vllm", "sglang": "sglang", "llamacpp": "llamacpp"} {
+		c.Instances = append(c.Instances, Instance{Label: label, Plugin: plugin, Policy: matrix.Policy{Kind: matrix.Raw}})
+	}
+	c.sort()
+	return c
+}
+
+// Load reads a file. Relative paths in it are relative to its folder.
+func Load(path string) (Config, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return Config{}, fmt.Errorf("configuration: %w", err)
+	}
+	return Parse(path, data)
+}
+
+// Parse validates the content of a configuration file; path is used for messages and for resolving relative paths.
+func Parse(path string, data []byte) (Config, error) {
+	data, err := expand(data)
+	if err != nil {
+		return Config{}, fmt.Errorf("%s: %w", path, err)
+	}
+	var f file
+	if err := Decode(path, data, &f); err != nil {
+		return Config{}, err
+	}
+	dir := filepath.Dir(path)
+	c := Config{File: path, Subject: f.Subject, Pins: resolve(dir, f.Pins), Box: f.Box, Workload: f.Workload, Telemetry: f.Telemetry,
+		Artifacts: resolveAll(dir, f.Artifacts), Workloads: f.Workloads}
+	for _, p := range f.Plugins {
+		c.Plugins = append(c.Plugins, resolve(dir, p))
+	}
+	for _, p := range f.Catalog {
+		c.Catalog = append(c.Catalog, resolve(dir, p))
+	}
+	if len(f.Instances) == 0 {
+		return Config{}, fmt.Errorf("%s: instances: none is named; a comparison needs at least two", path)
+	}
+	var errs []error
+	for label, in := range f.Instances {
+		if err := checkInstance(label, in); err != nil {
+			errs = append(errs, fmt.Errorf("%s: instances.%s.%w", path, label, err))
+			continue
+		}
+		c.Instances = append(c.Instances, instance(dir, label, in))
+	}
+	c.sort()
+	if c.Subject == "" {
+		errs = append(errs, fmt.Errorf("%s: subject: name the instance that is the subject of the comparison; there are %s", path, strings.Join(c.Labels(), ", ")))
+	} else if _, ok := c.Instance(c.Subject); !ok && len(errs) == 0 {
+		errs = append(errs, fmt.Errorf("%s: subject: there is no instance %q; there are %s", path, c.Subject, strings.Join(c.Labels(), ", ")))
+	}
+	for name, w := range f.Workloads {
+		if err := w.check(); err != nil {
+			errs = append(errs, fmt.Errorf("%s: workloads.%s.%w", path, name, err))
+		}
+	}
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return c, errors.Join(errs...)
+}
+
+// labels stand in file names, cell names and arguments
+var labelRule = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,40}$`)
+
+func checkInstance(label string, in fileInstance) error {
+	switch {
+	case !labelRule.MatchString(label):
+		return fmt.Errorf("label: %q is not a label: letters, digits, '.', '_' and '-', at most 41", label)
+	case in.Plugin == "":
+		return errors.New("plugin: missing; name the plugin binary, such as vllm or llamacpp")
+	case strings.ContainsAny(in.Plugin, "/\\"):
+		return fmt.Errorf("plugin: %q is a path; name the binary and list its folder under plugins", in.Plugin)
+	case in.Policy.Drafter != "" && in.Policy.Length <= 0:
+		return errors.New("policy.length: a drafted instance needs the number of drafted tokens per step")
+	case in.Policy.Drafter == "" && in.Policy.Length != 0:
+		return errors.New("policy.drafter: length is given without a drafter")
+	}
+	for k, v := range in.Settings {
+		switch v.(type) {
+		case map[string]any:
+			return fmt.Errorf("settings.%s: is a mapping; settings are flat, write %s.NAME: value", k, k)
+		case nil:
+			return fmt.Errorf("settings.%s: has no value", k)
+		}
+	}
+	return nil
+}
+
+func instance(dir, label string, in fileInstance) Instance {
+	out := Instance{Label: label, Plugin: in.Plugin, Checksum: in.Checksum, Pin: in.Pin, ComputeDtype: in.ComputeDtype, Attach: in.Attach,
+		Compares: slices.Sorted(slices.Values(in.Compares)), Artifacts: resolveAll(dir, in.Artifacts), Policy: matrix.Policy{Kind: matrix.Raw}, Settings: map[string]string{}}
+	if in.Policy.Drafter != "" {
+		out.Policy = matrix.Policy{Kind: matrix.Drafted, Drafter: in.Policy.Drafter, Length: in.Policy.Length}
+	}
+	for k, v := range in.Settings {
+		out.Settings[k] = text(v)
+	}
+	return out
+}
+
+// text turns a YAML value into the flat text a plugin's schema reads; lists are comma-separated.
+func text(v any) string {
+	list, ok := v.([]any)
+	if !ok {
+		return fmt.Sprint(v)
+	}
+	parts := make([]string, len(list))
+	for i, e := range list {
+		parts[i] = fmt.Sprint(e)
+	}
+	return strings.Join(parts, ",")
+}
+
+func (w Workload) check() error {
+	switch {
+	case w.Endpoint != "" && w.Endpoint != "completions" && w.Endpoint != "chat":
+		return fmt.Errorf("endpoint: %q; write completions or chat", w.Endpoint)
+	case w.PromptTokens <= 0:
+		return errors.New("prompt_tokens: must be positive")
+	case w.OutputTokens <= 0:
+		return errors.New("output_tokens: must be positive")
+	case len(w.Concurrency) == 0:
+		return errors.New("concurrency: name at least one level")
+	case w.SharedPrefix < 0 || w.SharedPrefix >= w.PromptTokens:
+		return errors.New("shared_prefix: must be less than prompt_tokens")
+	}
+	for _, c := range w.Concurrency {
+		if c <= 0 || c > 4096 {
+			return fmt.Errorf("concurrency: %d is not in 1..4096", c)
+		}
+	}
+	return nil
+}
+
+// Labels lists the instance labels in order.
+func (c Config) Labels() []string {
+	out := make([]string, len(c.Instances))
+	for i, in := range c.Instances {
+		out[i] = in.Label
+	}
+	return out
+}
+
+// Instance finds an instance by its label.
+func (c Config) Instance(label string) (Instance, bool) {
+	for _, in := range c.Instances {
+		if in.Label == label {
+			return in, true
+		}
+	}
+	return Instance{}, false
+}
+
+// ArtifactPath returns the local path of an artifact for an instance, if the configuration names one.
+func (c Config) ArtifactPath(label, artifact string) (string, bool) {
+	if in, ok := c.Instance(label); ok {
+		if p, ok := in.Artifacts[artifact]; ok {
+			return p, true
+		}
+	}
+	p, ok := c.Artifacts[artifact]
+	return p, ok
+}
+
+func (c *Config) sort() {
+	slices.SortFunc(c.Instances, func(a, b Instance) int { return strings.Compare(a.Label, b.Label) })
+}
+
+// Decode reads strict YAML: an unknown or repeated field is an error that names file, line and column.
+func Decode(path string, data []byte, out any) error {
+	dec := yaml.NewDecoder(bytes.NewReader(data), yaml.Strict())
+	err := dec.Decode(out)
+	if err == nil {
+		return nil
+	}
+	var ye yaml.Error
+	if errors.As(err, &ye) {
+		if t := ye.GetToken(); t != nil && t.Position != nil {
+			return fmt.Errorf("%s:%d:%d: %s", path, t.Position.Line, t.Position.Column, ye.GetMessage())
+		}
+		return fmt.Errorf("%s: %s", path, ye.GetMessage())
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}
+
+// expand replaces ${NAME} and ${NAME:-default} by the environment, so that one shipped file serves engines that are
+// installed in different places. A name that is not set and has no default is an error.
+func expand(data []byte) ([]byte, error) {
+	var missing []string
+	out := reference.ReplaceAllFunc(data, func(m []byte) []byte {
+		name, def, has := strings.Cut(string(m[2:len(m)-1]), ":-")
+		if v := os.Getenv(name); v != "" {
+			return []byte(v)
+		}
+		if !has {
+			missing = append(missing, name)
+		}
+		return []byte(def)
+	})
+	if len(missing) > 0 {
+		return nil, fmt.Errorf("the environment lacks %s; set it or write ${NAME:-default}", strings.Join(missing, ", "))
+	}
+	return out, nil
+}
+
+var reference = regexp.MustCompile(`\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}\n]*)?\}`)
+
+func resolve(dir, p string) string {
+	if p == "" || filepath.IsAbs(p) || strings.HasPrefix(p, "hf:") {
+		return p
+	}
+	if rest, ok := strings.CutPrefix(p, "~/"); ok {
+		if home, err := os.UserHomeDir(); err == nil {
+			return filepath.Join(home, rest)
+		}
+	}
+	return filepath.Join(dir, p)
+}
+
+func resolveAll(dir string, m map[string]string) map[string]string {
+	out := maps.Clone(m)
+	for k, v := range out {
+		out[k] = resolve(dir, v)
+	}
+	return out
+}
