@@ -1,0 +1,69 @@
+# Targets with a ## line are listed by `make help`. Go alone builds and tests everything but the NVML plugin and the race
+# detector, which need a C compiler; its absence is said.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+GO ?= go
+ENGINES ?= llamacpp
+MODEL ?=
+ADAPTERS := llamacpp sglang simulated vllm vllmcpp
+VERSION := $(shell git describe --always --dirty --tags 2>/dev/null || echo unknown)
+LDFLAGS := -X enginebroker/broker/cli.version=$(VERSION)
+HAVE_CC := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && echo yes)
+
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build bin/broker and bin/plugins/*
+	@mkdir -p bin/plugins
+	CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)' -o bin/broker ./broker
+	CGO_ENABLED=0 $(GO) build -o bin/plugins/ $(addprefix ./plugins/,$(ADAPTERS))
+ifeq ($(HAVE_CC),yes)
+	CGO_ENABLED=1 CGO_CFLAGS="-w" $(GO) build -ldflags '-extldflags=-Wl,-z,lazy' -o bin/plugins/nvml ./plugins/nvml
+else
+	@echo "no C compiler: bin/plugins/nvml is built without NVML and will say so; install gcc for GPU telemetry"
+	CGO_ENABLED=0 $(GO) build -o bin/plugins/nvml ./plugins/nvml
+endif
+
+matrix: build ## build, then run the main job on simulated engines (the shipped default)
+	bin/broker matrix --model qwen3.8-27b --config broker/config/simulated.yaml
+
+test: ## run every test; needs Go alone
+	$(GO) test ./...
+
+race: ## run every test under the race detector (needs a C compiler)
+ifeq ($(HAVE_CC),yes)
+	CGO_ENABLED=1 $(GO) test -race ./...
+else
+	@echo "no C compiler: the race detector is skipped; install gcc to run it"
+endif
+
+bench: ## run the benchmarks; they print, nothing is asserted
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+fuzz: ## run every fuzz target for FUZZTIME each (default 30s)
+	@scripts/fuzz.sh $(or $(FUZZTIME),30s)
+
+generate: ## regenerate proto/gen from proto (installs buf from npm into .tools)
+	@scripts/proto.sh generate
+
+lint: ## gofmt, vet, golangci-lint, buf lint and breaking, generated code up to date
+	@scripts/lint.sh
+
+engines: ## install real engines for a CPU box into .engines: ENGINES="llamacpp vllm sglang"
+	@for e in $(ENGINES); do echo "installing $$e into .engines/$$e"; engines/install/$$e.sh .engines/$$e; done
+
+real: build ## run the main job, profile quick, on the real engines that are installed
+	@scripts/real.sh
+
+calibrate-protocol: ## simulate the whole protocol on scripted leg values and print its error rates
+	$(GO) run ./broker protocol calibrate
+
+dist: ## archives for linux/arm64 (GB10) and linux/amd64 in dist/
+	@scripts/dist.sh '$(VERSION)' '$(LDFLAGS)'
+
+clean: ## remove what build and dist made
+	rm -rf bin dist
+
+.PHONY: help build matrix test race bench fuzz generate lint engines real calibrate-protocol dist clean
