@@ -1,0 +1,79 @@
+package schedule
+
+import (
+	"fmt"
+
+	"enginebroker/matrix"
+)
+
+// MinBlocks is the smallest n for which a distribution-free 95 % statement exists (protocol §3.3).
+const MinBlocks = 6
+
+// MaxBlocks ends the optional extension 6 → 8 → 10 → 12 (protocol §3.7).
+const MaxBlocks = 12
+
+// Design is what a joint series of t arms costs (protocol §2.4, vector S07). Loads include lead-ins: S·(2t+1).
+type Design struct {
+	MinBlocks         int
+	CycleBlocks       int // first-order carry-over cancels over a cycle
+	RecommendedBlocks int // smallest multiple of the cycle that is at least the minimum
+	LoadsMin          int
+	LoadsRecommended  int
+}
+
+// Loads of s superblocks over t arms, lead-ins included.
+func Loads(s, t int) int { return s * (2*t + 1) }
+
+// NewDesign costs a series of t ≥ 2 arms with at least min blocks.
+func NewDesign(t, min int) (Design, error) {
+	if t < 2 || t > maxSuperblocks || min < 1 || min > 2*maxSuperblocks {
+		return Design{}, fmt.Errorf("schedule: no design of %d arms with at least %d blocks", t, min)
+	}
+	d := Design{MinBlocks: min + min%2, CycleBlocks: 2 * Rows(t)}
+	d.RecommendedBlocks = (d.MinBlocks + d.CycleBlocks - 1) / d.CycleBlocks * d.CycleBlocks
+	d.LoadsMin, d.LoadsRecommended = Loads(d.MinBlocks/2, t), Loads(d.RecommendedBlocks/2, t)
+	return d, nil
+}
+
+// Superblocks says how many superblocks a run profile gives a group of t arms on its first grid (protocol §2.8).
+func Superblocks(profile string, t int) (int, error) {
+	switch profile {
+	case "quick":
+		return 2, nil
+	case "standard":
+		return MinBlocks / 2, nil
+	case "binding":
+		d, err := NewDesign(t, MinBlocks)
+		return d.RecommendedBlocks / 2, err
+	}
+	return 0, fmt.Errorf("unknown run profile %q: quick, standard or binding", profile)
+}
+
+// CanExtend reports whether a group with that many superblocks in its target may get one more.
+func CanExtend(superblocks int) bool {
+	return 2*superblocks >= MinBlocks && 2*superblocks < MaxBlocks
+}
+
+// Cost counts the loads, legs and requests of all grids of a filled plan: the first with its superblocks, each further
+// one with the confirmation's. A lead-in runs every point with one repetition; warm-up requests are counted.
+func Cost(p matrix.Plan) matrix.Cost {
+	perRep, warm := 0, 0
+	for _, pt := range p.Method.Points {
+		perRep, warm = perRep+pt.Requests, warm+pt.Warmup
+	}
+	var c matrix.Cost
+	for _, g := range p.Groups {
+		n := len(g.Superblocks)
+		for grid := range max(1, p.Grids) {
+			if grid > 0 {
+				n = min(len(g.Superblocks), ConfirmationSuperblocks)
+			}
+			scored := 2 * n * len(g.Arms)
+			c.Loads += Loads(n, len(g.Arms))
+			c.LeadIns += n
+			c.Legs += scored * len(p.Method.Points)
+			c.Requests += scored*(warm+p.Method.Repetitions*perRep) + n*(warm+perRep)
+		}
+	}
+	return c
+}
