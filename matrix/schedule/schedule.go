@@ -27,12 +27,8 @@ const maxSuperblocks = 1000
 
 // WilliamsBase is the first row of a Williams design over t symbols: 0, 1, t−1, 2, t−2, … (protocol §2.2, vector S02).
 func WilliamsBase(t int) []int {
-	row := make([]int, 0, t)
-	for lo, hi := 0, t-1; lo <= hi; lo, hi = lo+1, hi-1 {
-		if lo == 0 {
-			row, hi = append(row, 0), hi+1
-			continue
-		}
+	row := []int{0}
+	for lo, hi := 1, t-1; lo <= hi; lo, hi = lo+1, hi-1 {
 		row = append(row, lo)
 		if hi != lo {
 			row = append(row, hi)
