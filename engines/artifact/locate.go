@@ -1,0 +1,396 @@
+package artifact
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"enginebroker/matrix"
+)
+
+// Locator says where an artifact is: a path, or a repository at a revision in the Hugging Face cache.
+type Locator struct {
+	Path       string // file or directory; of a split GGUF any one part
+	Repository string // ORG/NAME
+	Revision   string // branch, tag, commit or a unique prefix of a commit (7 digits or more)
+}
+
+// String is the form that ParseLocator reads.
+func (l Locator) String() string {
+	if l.Repository == "" {
+		return l.Path
+	}
+	return "hf:" + l.Repository + "@" + l.Revision
+}
+
+var repository = regexp.MustCompile(`^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$`)
+
+// ParseLocator reads "hf:ORG/NAME@REV" or a path. A repository without a revision is an error: "main" moves.
+func ParseLocator(s string) (Locator, error) {
+	rest, ok := strings.CutPrefix(s, "hf:")
+	if !ok {
+		if s == "" {
+			return Locator{}, errors.New("artifact locator: empty: give a path, or hf:ORG/NAME@REVISION")
+		}
+		return Locator{Path: s}, nil
+	}
+	repo, rev, ok := strings.Cut(rest, "@")
+	if !ok || rev == "" {
+		return Locator{}, fmt.Errorf("artifact locator %q: no revision: write hf:ORG/NAME@REVISION", s)
+	}
+	if !repository.MatchString(repo) || strings.Contains(repo, "..") {
+		return Locator{}, fmt.Errorf("artifact locator %q: %q is not ORG/NAME", s, repo)
+	}
+	if strings.HasPrefix(rev, "/") || slices.Contains(strings.Split(rev, "/"), "..") {
+		return Locator{}, fmt.Errorf("artifact locator %q: %q is not a revision", s, rev)
+	}
+	return Locator{Repository: repo, Revision: rev}, nil
+}
+
+// HubDir returns the hub directory of the Hugging Face cache as huggingface_hub finds it: HF_HUB_CACHE,
+// HUGGINGFACE_HUB_CACHE, HF_HOME/hub, XDG_CACHE_HOME/huggingface/hub, HOME/.cache/huggingface/hub.
+// It is empty where none of the variables is set.
+func HubDir(getenv func(string) string) string {
+	for _, v := range []string{"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"} {
+		if d := getenv(v); d != "" {
+			return d
+		}
+	}
+	for _, v := range [][2]string{{"HF_HOME", "hub"}, {"XDG_CACHE_HOME", "huggingface/hub"}, {"HOME", ".cache/huggingface/hub"}} {
+		if d := getenv(v[0]); d != "" {
+			return filepath.Join(d, v[1])
+		}
+	}
+	return ""
+}
+
+// found is an artifact's files before anything of them is read.
+type found struct {
+	locator  Locator
+	root     string
+	links    []string
+	revision string
+	files    []string // relative to root, slash-separated, sorted
+	weights  []string // the subset that holds tensors: all .safetensors, or all .gguf of one model
+	gguf     bool
+	name     string // repository, directory or file name: a claim about the content
+}
+
+// maxFiles bounds a directory tree that is taken for a checkpoint [own]; the largest public ones have some 200 files.
+const maxFiles = 10_000
+
+func locate(loc Locator, hub string) (found, error) {
+	f := found{locator: loc}
+	path := loc.Path
+	if loc.Repository != "" {
+		dir, rev, err := snapshot(loc, hub)
+		if err != nil {
+			return f, err
+		}
+		path, f.revision, f.name = dir, rev, loc.Repository
+	}
+	real, links, err := resolve(path)
+	if err != nil {
+		return f, err
+	}
+	f.links = links
+	st, err := os.Stat(real)
+	if err != nil {
+		return f, unreadable(real, err)
+	}
+	if f.name == "" {
+		f.name = filepath.Base(path)
+	}
+	if st.IsDir() {
+		f.root = real
+		return f, f.directory()
+	}
+	if !st.Mode().IsRegular() {
+		return f, &Refusal{Code: Unreadable, Path: real, Message: "neither a file nor a directory"}
+	}
+	// A file keeps the directory and the name it was asked for: a snapshot's names are links to blobs that are named by hash.
+	f.root = filepath.Dir(path)
+	return f, f.file(filepath.Base(path))
+}
+
+// directory lists a checkpoint directory. Hidden names are no part of an artifact.
+func (f *found) directory() error {
+	err := filepath.WalkDir(f.root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return unreadable(p, err)
+		}
+		if p == f.root {
+			return nil
+		}
+		if strings.HasPrefix(d.Name(), ".") {
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if strings.HasSuffix(p, ".incomplete") {
+			return incomplete(p)
+		}
+		if d.Type()&fs.ModeSymlink != 0 {
+			real, _, err := resolve(p)
+			if err != nil {
+				return err
+			}
+			if st, err := os.Stat(real); err != nil {
+				return unreadable(p, err)
+			} else if st.IsDir() {
+				return nil // a linked directory is another tree
+			}
+		} else if !d.Type().IsRegular() {
+			return nil
+		}
+		rel, err := filepath.Rel(f.root, p)
+		if err != nil {
+			return err
+		}
+		if len(f.files) == maxFiles {
+			return &Refusal{Code: TooMany, Path: f.root, Message: fmt.Sprintf("more than %d files: not one checkpoint", maxFiles), Fix: "name the model's own directory"}
+		}
+		f.files = append(f.files, filepath.ToSlash(rel))
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	slices.Sort(f.files)
+	var st, gg []string
+	for _, n := range f.files {
+		switch {
+		case strings.Contains(n, "/"): // weights lie at the top
+		case strings.HasSuffix(n, ".safetensors"):
+			st = append(st, n)
+		case strings.HasSuffix(n, ".gguf"):
+			gg = append(gg, n)
+		}
+	}
+	models := slices.DeleteFunc(slices.Clone(gg), func(n string) bool { return strings.Contains(strings.ToLower(n), "mmproj") })
+	switch {
+	case len(st) > 0 && len(gg) > 0:
+		return &Refusal{Code: Ambiguous, Path: f.root, Message: "holds both safetensors and GGUF", Fix: "name the GGUF file, or separate them"}
+	case len(st) > 0:
+		f.weights = st
+		return nil
+	case len(models) > 0:
+		parts, err := splitParts(f.root, models[0])
+		if err != nil {
+			return err
+		}
+		if len(parts) != len(models) {
+			return &Refusal{Code: Ambiguous, Path: f.root, Message: "holds several GGUF models: " + strings.Join(models, ", "), Fix: "name one file"}
+		}
+		f.gguf, f.weights, f.files = true, parts, parts
+		return nil
+	case len(gg) == 1:
+		return f.file(gg[0])
+	case len(gg) > 1:
+		return &Refusal{Code: Ambiguous, Path: f.root, Message: "holds several projectors and no model: " + strings.Join(gg, ", "), Fix: "name one file"}
+	}
+	return &Refusal{Code: NotFound, Path: f.root, Message: "no .safetensors and no .gguf in this directory", Fix: "name a checkpoint directory or a GGUF file"}
+}
+
+var bytePart = regexp.MustCompile(`\.part-?\d+$`)
+
+// file takes one weight file, and the other parts where it is one of several.
+func (f *found) file(name string) error {
+	switch {
+	case strings.HasSuffix(name, ".incomplete"):
+		return incomplete(filepath.Join(f.root, name))
+	case bytePart.MatchString(name):
+		whole := bytePart.ReplaceAllString(name, "")
+		return &Refusal{Code: Incomplete, Path: filepath.Join(f.root, name), Message: "one piece of a file that was cut by bytes; no engine opens it",
+			Fix: fmt.Sprintf("join the pieces: cat %s.part* > %s", whole, whole)}
+	case strings.HasSuffix(name, ".safetensors"):
+		f.files, f.weights = []string{name}, []string{name}
+		return nil
+	}
+	parts, err := splitParts(f.root, name)
+	if err != nil {
+		return err
+	}
+	f.files, f.weights, f.gguf = parts, parts, true
+	return nil
+}
+
+var splitName = regexp.MustCompile(`^(.+)-(\d{5})-of-(\d{5})\.gguf$`)
+
+// splitParts lists the parts of a split GGUF, whichever of them is named; a whole file is its only part.
+func splitParts(root, name string) ([]string, error) {
+	m := splitName.FindStringSubmatch(name)
+	if m == nil {
+		return []string{name}, nil
+	}
+	var total int
+	fmt.Sscanf(m[3], "%d", &total)
+	if total == 0 || total > maxFiles {
+		return nil, &Refusal{Code: TooMany, Path: filepath.Join(root, name), Message: fmt.Sprintf("the name says %d parts", total)}
+	}
+	var parts, absent []string
+	for i := 1; i <= total; i++ {
+		p := fmt.Sprintf("%s-%05d-of-%s.gguf", m[1], i, m[3])
+		if _, err := os.Lstat(filepath.Join(root, p)); err != nil {
+			absent = append(absent, p)
+		}
+		parts = append(parts, p)
+	}
+	if len(absent) > 0 {
+		return nil, &Refusal{Code: Incomplete, Path: filepath.Join(root, name), Message: fmt.Sprintf("%d of %d parts are absent: %s", len(absent), total, strings.Join(absent[:min(3, len(absent))], ", ")), Fix: "fetch the absent parts into the same directory"}
+	}
+	return parts, nil
+}
+
+var commitName = regexp.MustCompile(`^[0-9a-f]{7,40}$`)
+
+// snapshot finds a repository's snapshot directory through the cache's own refs. The network is never asked.
+func snapshot(loc Locator, hub string) (dir, revision string, err error) {
+	if hub == "" {
+		return "", "", &Refusal{Code: NotFound, Path: loc.String(), Message: "no Hugging Face cache is known", Fix: "set HF_HOME or HF_HUB_CACHE"}
+	}
+	repo := filepath.Join(hub, "models--"+strings.ReplaceAll(loc.Repository, "/", "--"))
+	fetch := fmt.Sprintf("hf download %s --revision %s", loc.Repository, loc.Revision)
+	if _, err := os.Stat(repo); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return "", "", &Refusal{Code: NotFound, Path: repo, Message: "this repository is not in the cache", Fix: fetch}
+		}
+		return "", "", unreadable(repo, err)
+	}
+	left, err := filepath.Glob(filepath.Join(repo, "blobs", "*.incomplete"))
+	if err != nil {
+		return "", "", err
+	}
+	if len(left) > 0 {
+		return "", "", incomplete(left[0])
+	}
+	var have []string
+	entries, err := os.ReadDir(filepath.Join(repo, "snapshots"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", "", unreadable(repo, err)
+	}
+	for _, e := range entries {
+		have = append(have, e.Name())
+	}
+	commit := ""
+	if b, err := readSmall(filepath.Join(repo, "refs", filepath.FromSlash(loc.Revision)), 256); err == nil {
+		commit = strings.TrimSpace(string(b))
+	} else if commitName.MatchString(loc.Revision) {
+		for _, h := range have {
+			if strings.HasPrefix(h, loc.Revision) {
+				if commit != "" {
+					return "", "", &Refusal{Code: Ambiguous, Path: repo, Message: "several snapshots begin with " + loc.Revision, Fix: "write the whole commit"}
+				}
+				commit = h
+			}
+		}
+	}
+	if commit == "" || !slices.Contains(have, commit) {
+		return "", "", &Refusal{Code: NotFound, Path: repo, Message: fmt.Sprintf("revision %q is not in the cache; it holds %s", loc.Revision, cmpOr(strings.Join(have, ", "), "no snapshot")),
+			Fix: fetch + " (a revision can vanish upstream: then name one that is here)"}
+	}
+	return filepath.Join(repo, "snapshots", commit), commit, nil
+}
+
+// resolve follows symbolic links in every component and returns the real path and the links it went through.
+func resolve(path string) (string, []string, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", nil, err
+	}
+	var links []string
+	rest, at := strings.Split(strings.TrimPrefix(abs, "/"), "/"), "/"
+	for len(rest) > 0 {
+		next := filepath.Join(at, rest[0])
+		rest = rest[1:]
+		st, err := os.Lstat(next)
+		if err != nil {
+			return "", links, unreadable(next, err)
+		}
+		if st.Mode()&fs.ModeSymlink == 0 {
+			at = next
+			continue
+		}
+		if len(links) == 40 { // as the kernel (path_resolution(7))
+			return "", links, &Refusal{Code: LinkLoop, Path: path, Message: "too many symbolic links, the last is " + links[39], Fix: "remove the loop"}
+		}
+		to, err := os.Readlink(next)
+		if err != nil {
+			return "", links, unreadable(next, err)
+		}
+		links = append(links, next+" -> "+to)
+		if filepath.IsAbs(to) {
+			at = "/"
+		}
+		rest = append(strings.Split(strings.Trim(filepath.Clean(to), "/"), "/"), rest...)
+	}
+	return at, links, nil
+}
+
+func incomplete(path string) *Refusal {
+	have := "an unknown number of"
+	if st, err := os.Stat(path); err == nil {
+		have = fmt.Sprint(st.Size())
+	}
+	return &Refusal{Code: Incomplete, Path: path, Message: "a download was left unfinished: " + have + " bytes are there, the total is not recorded", Fix: "finish the download, or remove this file"}
+}
+
+// unreadable names the owner of what cannot be read and what gives access.
+func unreadable(path string, err error) error {
+	var r *Refusal
+	if errors.As(err, &r) {
+		return err
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &Refusal{Code: NotFound, Path: path, Message: "does not exist"}
+	case errors.Is(err, syscall.ELOOP):
+		return &Refusal{Code: LinkLoop, Path: path, Message: "symbolic links in a loop", Fix: "remove the loop"}
+	}
+	cause := err
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		cause = pe.Err
+	}
+	out := &Refusal{Code: Unreadable, Path: path, Message: "unreadable: " + cause.Error()}
+	var st unix.Stat_t
+	if unix.Lstat(path, &st) == nil {
+		out.Owner = matrix.Some(int(st.Uid))
+		out.Message += fmt.Sprintf(", owner uid %d, mode %04o", st.Uid, st.Mode&0o7777)
+		out.Fix = fmt.Sprintf("run: sudo chown -R %d %q && chmod -R u+rX %q", os.Getuid(), path, path)
+	}
+	return out
+}
+
+// readSmall reads a whole file of at most limit bytes.
+func readSmall(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, unreadable(path, err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, unreadable(path, err)
+	}
+	if int64(len(b)) > limit {
+		return nil, &HeaderError{Path: path, Offset: limit, Message: fmt.Sprintf("longer than the %d bytes such a file may have", limit)}
+	}
+	return b, nil
+}
+
+func cmpOr(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
