@@ -1,0 +1,2 @@
+// Package plugin is how an adapter reaches the broker: one call in its main.
+package plugin
