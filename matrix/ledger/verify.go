@@ -1,0 +1,69 @@
+package ledger
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io"
+)
+
+// Verify checks the whole of a run: plan, chain, head, and every byte of every file that a record names. No findings mean
+// that the evidence is what was recorded. The error is set where the run could not be read at all; the findings say why.
+func Verify(dir string) (Findings, error) {
+	r, found, err := Read(dir)
+	if err != nil {
+		return found, err
+	}
+	defer r.Close()
+	legs := map[string]bool{}
+	owner := map[string]string{} // hash → path it was recorded for
+	type wrong struct {
+		at  int // index in found
+		sum string
+	}
+	var edited []wrong
+	for rec, err := range r.Records(KindLeg) {
+		if err != nil {
+			return found, err
+		}
+		var leg Leg
+		if err := rec.Decode(&leg); err != nil {
+			return found, err
+		}
+		legs[leg.Dir] = true
+		for _, ref := range leg.Files {
+			owner[ref.SHA256] = ref.Path
+			f, got := r.checkFile(ref)
+			if f == nil {
+				continue
+			}
+			f.Seq, f.Lost = rec.Seq, "leg "+leg.Dir
+			if got != "" {
+				edited = append(edited, wrong{at: len(found), sum: got})
+			}
+			found = append(found, *f)
+		}
+	}
+	for _, w := range edited {
+		if other, ok := owner[w.sum]; ok {
+			found[w.at].Code = FileSwapped
+			found[w.at].Detail = fmt.Sprintf("it holds what was recorded for %s", other)
+		}
+	}
+	orphans, err := r.orphans(legs)
+	return append(found, orphans...), err
+}
+
+// checkFile hashes one file; the hash is returned where there was a file.
+func (r *Run) checkFile(ref FileRef) (*Finding, string) {
+	f, err := r.root.Open(ref.Path)
+	if err != nil {
+		return &Finding{Code: FileMissing, Path: ref.Path, Detail: err.Error()}, ""
+	}
+	defer f.Close()
+	m := meter{hash: sha256.New()}
+	if _, err := io.Copy(&m, f); err != nil {
+		return &Finding{Code: FileMissing, Path: ref.Path, Detail: err.Error()}, ""
+	}
+	got := m.sum()
+	return ref.check(m.n, got), got
+}
