@@ -183,6 +183,18 @@ const (
 	ReadingStale        ReadingStatus = "stale"
 )
 
+// CodeGPULost is the code of an error reading when the card fell off the bus.
+const CodeGPULost = "gpu_is_lost"
+
+// Names of the facts of a Device that clock records and machine checks look up; units are in the names.
+const (
+	DeviceFactDriver      = "driver"
+	DeviceFactVBIOS       = "vbios"
+	DeviceFactMemory      = "memory_bytes" // absent on unified memory
+	DeviceFactPersistence = "persistence"  // on or off
+	DeviceFactMaxSM       = "max_sm_mhz"   // of the hardware, not of a lock set on it
+)
+
 // Device is one accelerator as telemetry describes it.
 type Device struct {
 	Index  int                      `json:"index"`
