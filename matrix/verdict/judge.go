@@ -1,0 +1,204 @@
+package verdict
+
+import (
+	"fmt"
+	"slices"
+
+	"enginebroker/matrix"
+)
+
+// Judge turns the evidence of a run into its cells. Equal input gives an equal result, whatever the order of loads and
+// legs. Evidence that does not belong to the plan is an error that names it.
+func Judge(in Input) (Result, error) {
+	if !slices.Contains([]AA{AAPass, AAFail, AAMissing}, in.AA) {
+		return Result{}, fmt.Errorf("judge: A/A evidence %q: pass, fail or missing", in.AA)
+	}
+	if len(in.Grids) == 0 {
+		in.Grids = []Grid{{}} // nothing has run: every cell has no valid block
+	}
+	x, err := newIndex(in)
+	if err != nil {
+		return Result{}, fmt.Errorf("judge: %w", err)
+	}
+	drafts, err := x.drafts()
+	if err != nil {
+		return Result{}, fmt.Errorf("judge: %w", err)
+	}
+	if err := correct(drafts); err != nil {
+		return Result{}, fmt.Errorf("judge: %w", err)
+	}
+	var res Result
+	shown := map[shownKey]bool{}
+	extend := map[int]bool{}
+	for _, c := range drafts {
+		cell, err := x.cell(c)
+		if err != nil {
+			return Result{}, fmt.Errorf("judge: cell %s: %w", cell.ID, err)
+		}
+		res.Simulated = res.Simulated || cell.Simulated
+		if cell.Numbers.Present() {
+			shown[shownKey{c.group, c.a, c.point, c.metric.Name}] = true
+			shown[shownKey{c.group, c.b, c.point, c.metric.Name}] = true
+		}
+		if c.undecided(cell.Verdict) {
+			extend[c.group] = true
+		}
+		res.Cells = append(res.Cells, cell)
+	}
+	for _, r := range in.Plan.Refusals {
+		cell, err := refused(r)
+		if err != nil {
+			return Result{}, fmt.Errorf("judge: refusal of %s:%s: %w", r.Pair.A, r.Pair.B, err)
+		}
+		res.Cells = append(res.Cells, cell)
+	}
+	res.Legs, res.Absent = x.summaries(shown)
+	res.Rerun = x.rerun(drafts)
+	if len(res.Rerun) == 0 && len(in.Grids) == x.primary+1 {
+		for g := range in.Plan.Groups {
+			if t := x.sections[x.primary][g].target; extend[g] && 2*t >= minBlocks && t < maxExtended {
+				res.Extend = append(res.Extend, g)
+			}
+		}
+	}
+	return res, nil
+}
+
+// drafts makes one draft for each pair × point × metric, in plan order.
+func (x *index) drafts() ([]*draft, error) {
+	var out []*draft
+	deltas := make([]float64, len(x.in.Metrics))
+	for i, m := range x.in.Metrics {
+		var err error
+		if deltas[i], err = margin(x.in.Plan.Method, m.Class); err != nil {
+			return nil, fmt.Errorf("metric %s: %w", m.Name, err)
+		}
+	}
+	for g, group := range x.in.Plan.Groups {
+		for _, pair := range group.Pairs {
+			for pt := range x.in.Plan.Method.Points {
+				p := x.pairing(g, pt, pair)
+				p.judge(x)
+				for i, m := range x.in.Metrics {
+					out = append(out, x.draft(p, m, deltas[i]))
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+// cell finishes one draft.
+func (x *index) cell(c *draft) (matrix.Cell, error) {
+	g := x.in.Plan.Groups[c.group]
+	cell := matrix.Cell{
+		ID:        matrix.CellID{Pair: c.pair, Group: g.ID, Point: x.in.Plan.Method.Points[c.point].ID, Metric: c.metric.Name},
+		Metric:    c.metric,
+		Direction: matrix.DirNone,
+		Blocks:    len(c.primary.d),
+		Annotated: c.notes,
+	}
+	if err := c.judge(x, cell.ID); err != nil {
+		return cell, err
+	}
+	cell.Reasons = merged(c.reasons)
+	var err error
+	if cell.Verdict, err = Of(cell.Codes()); err != nil {
+		return cell, err
+	}
+	cell.Simulated = slices.Contains(cell.Codes(), matrix.Simulated)
+	if slices.Contains(Prints(cell.Verdict, cell.Codes()...), PrintDirection) {
+		cell.Direction = c.dec.Direction
+	}
+	cell.Numbers = c.numbers(x, cell.Verdict, cell.Codes())
+	return cell, nil
+}
+
+// refused is the cell of a pair that has nothing to be measured.
+func refused(r matrix.Refusal) (matrix.Cell, error) {
+	v, err := r.Reason.Verdict()
+	if err != nil {
+		return matrix.Cell{}, err
+	}
+	return matrix.Cell{
+		ID:        matrix.CellID{Pair: r.Pair},
+		Verdict:   v,
+		Reasons:   []matrix.CellReason{{Code: r.Reason, Detail: r.Detail, Next: r.Fix}},
+		Direction: matrix.DirNone,
+	}, nil
+}
+
+type shownKey struct {
+	group, arm, point int
+	metric            string
+}
+
+// summaries lists the legs. A value stands in it only where some cell may show it: a number of a void or withheld cell
+// does not come back through the list of legs (protocol §4.5).
+func (x *index) summaries(shown map[shownKey]bool) ([]matrix.LegSummary, []string) {
+	var out []matrix.LegSummary
+	var absent []string
+	for _, l := range x.legs {
+		s := matrix.LegSummary{ID: l.rec.ID, LoadID: l.rec.LoadID, Gate: l.gate}
+		group := x.groups[l.rec.ID.Group]
+		for name, v := range l.values {
+			if l.gate.Valid() && shown[shownKey{group, x.arms[group][l.rec.ID.Arm], x.points[l.rec.ID.Point], name}] {
+				if s.Values == nil {
+					s.Values = map[string]matrix.Value{}
+				}
+				s.Values[name] = v
+			}
+		}
+		for _, rep := range l.rec.Repetitions {
+			for _, q := range rep.Requests {
+				switch q.Outcome {
+				case matrix.OutcomeOK:
+					s.OK++
+				case matrix.OutcomeSuspect:
+					s.Suspect++
+				default:
+					s.Failed++
+				}
+			}
+		}
+		absent = append(absent, l.gate.Absent...)
+		out = append(out, s)
+	}
+	slices.Sort(absent)
+	return out, slices.Compact(absent)
+}
+
+// rerun lists the superblocks of the last grid that the environment or the client's lateness voided and that some cell
+// still lacks (protocol §4.4). Cells that no re-run can release ask for none.
+func (x *index) rerun(drafts []*draft) []Rerun {
+	last := len(x.in.Grids) - 1
+	var out []Rerun
+	for g := range x.in.Plan.Groups {
+		s := x.sections[last][g]
+		want := map[int]string{}
+		for _, c := range drafts {
+			if c.group != g || c.metric.Name != x.in.Metrics[0].Name {
+				continue
+			}
+			t := c.pairing.grids[last].tally
+			if len(t.Reasons) > 0 {
+				continue // an engine's failure, a fault or a box that is not fit: nothing to gain
+			}
+			lost := slices.Sorted(slices.Values(append(slices.Clone(t.Env), t.Lag...)))
+			lack := min(s.target-len(t.Used), len(lost))
+			for _, i := range lost[len(lost)-max(0, lack):] {
+				for _, v := range c.pairing.grids[last].voids {
+					if v.sb == s.sbs[i] && want[s.sbs[i].index] == "" {
+						want[s.sbs[i].index] = v.id + ": " + v.detail
+					}
+				}
+			}
+		}
+		for _, sb := range s.sbs {
+			if why, ok := want[sb.index]; ok {
+				out = append(out, Rerun{Group: g, Superblock: sb.index, Why: why})
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,103 @@
+package verdict
+
+import (
+	"fmt"
+	"math"
+
+	"enginebroker/matrix"
+	"enginebroker/matrix/stats"
+)
+
+// maxExtended ends the optional extension (protocol §3.7), in superblocks.
+const maxExtended = 6
+
+// confirming is what a confirming grid runs, in superblocks (protocol §2.4).
+const confirming = 2
+
+// dedicatedAA is what a dedicated A/A costs: two labels, 6 blocks (protocol §2.4).
+const dedicatedAA = 15
+
+// next says the cheapest thing that would release a reason, with its cost in loads (protocol §2.4: S·(2t+1)).
+func (x *index) next(code matrix.Reason, p *pairing, blocks int) string {
+	one := 2*len(x.in.Plan.Groups[p.group].Arms) + 1
+	whole := one * x.sections[x.primary][p.group].target
+	switch code {
+	case matrix.NoValidBlock, matrix.InsufficientBlocks, matrix.FewBlocks:
+		k := (minBlocks - blocks + 1) / 2
+		return fmt.Sprintf("%d more superblocks: %d loads", k, k*one)
+	case matrix.TooManyEnvVoids, matrix.CotenantSeries, matrix.ClockSeries, matrix.ClockBootMismatch:
+		return fmt.Sprintf("make the box fit (broker doctor names what is not), then the series again: %d loads", whole)
+	case matrix.HarnessFault:
+		return fmt.Sprintf("repair what the evidence names, then the series again: %d loads", whole)
+	case matrix.EngineVoidOnRecord:
+		return fmt.Sprintf("the series again on a build that does not fail: %d loads; or an operator re-run of the superblock that passes: %d loads", whole, one)
+	case matrix.AAMissing, matrix.AAEmbeddedOnly:
+		return fmt.Sprintf("broker aa, once for this method: %d loads", dedicatedAA)
+	case matrix.AAFailed:
+		return fmt.Sprintf("find what tells two like arms apart; one repeat with a new seed is allowed: %d loads", dedicatedAA)
+	case matrix.CanaryFailed, matrix.PromptTokensMismatch, matrix.IdentityAssertFailed, matrix.MachineMismatch:
+		return fmt.Sprintf("repair the arm, then the series again: %d loads", whole)
+	case matrix.OperatorHold:
+		return "the operator lifts the hold: no load"
+	case matrix.AttachedServer:
+		return fmt.Sprintf("let the broker launch this server, then the series: %d loads", whole)
+	case matrix.GridShiftArm, matrix.GridShiftRatio:
+		return "diff the build fingerprints of the grids, then broker reload on the arm that moved: 8 loads"
+	case matrix.GridShiftCommon, matrix.GridUndecided, matrix.GridInterval:
+		return fmt.Sprintf("one more grid after a reboot: %d loads", confirming*one)
+	case matrix.SingleGrid:
+		return fmt.Sprintf("reboot, then broker resume: a confirming grid of %d superblocks, %d loads", confirming, confirming*one)
+	case matrix.LoadStateMulti:
+		return "find what decides the state at load, and report each state by itself"
+	case matrix.LoadStateSuspect:
+		return "broker reload on the arm: 12 loads"
+	case matrix.LoadStateUntested:
+		return fmt.Sprintf("a confirming grid brings more cold loads (%d loads), or broker reload on the arm (8 loads)", confirming*one)
+	case matrix.ReferenceNotPin:
+		return fmt.Sprintf("declare a pin for the arm, then the series again: %d loads", whole)
+	case matrix.BuildUnrecorded:
+		return fmt.Sprintf("record the image digest or the hash of every loaded binary, then the series again: %d loads", whole)
+	case matrix.ClockHeadUnobserved:
+		return fmt.Sprintf("pin the clock flat (broker doctor prints how), then the series again: %d loads", whole)
+	case matrix.ThermalStartOffset:
+		return "cool the box before the series; the superblocks that started warm again"
+	case matrix.BoxUncertified:
+		return "a box and profile on which every gate can be evaluated"
+	case matrix.Simulated:
+		return "a real engine"
+	case matrix.NotPreflighted:
+		return "broker preflight of the arm: 1 load"
+	case matrix.TailUndersampled:
+		return "a workload with more requests per leg, or a lower percentile"
+	case matrix.ITLCoalesced:
+		return "none by loads: tokens do not arrive one by one; TPOT stands"
+	}
+	return ""
+}
+
+// wide says how many blocks an undecided cell would need at the noise it has shown.
+func (x *index) wide(p *pairing, e stats.Estimate, delta float64) string {
+	one := 2*len(x.in.Plan.Groups[p.group].Arms) + 1
+	target := x.sections[x.primary][p.group].target
+	room := math.Max(math.Abs(e.Theta), delta-math.Abs(e.Theta)) - e.Kappa
+	if room <= 0 {
+		return "the clock allowance is wider than the effect: no number of blocks decides this, pinned clocks may"
+	}
+	n := e.N
+	for n < 1000 {
+		t, err := stats.TQuantile(0.975, max(1, n-1))
+		if err != nil || t*e.SD/math.Sqrt(float64(n)) < room {
+			break
+		}
+		n += max(1, n/8)
+	}
+	n += n % 2
+	switch {
+	case 2*maxExtended >= n && target < maxExtended:
+		k := max(1, (n-e.N)/2)
+		return fmt.Sprintf("about %d blocks in all would decide it at this noise: %d more superblocks, %d loads", n, k, k*one)
+	case n >= 1000:
+		return "more than 1000 blocks would be needed at this noise: find its source"
+	}
+	return fmt.Sprintf("about %d blocks would be needed at this noise, and the protocol looks no further than %d: find its source, or a new series of %d loads", n, 2*maxExtended, n/2*one)
+}

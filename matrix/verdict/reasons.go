@@ -1,0 +1,321 @@
+package verdict
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"enginebroker/matrix"
+	"enginebroker/matrix/gates"
+	"enginebroker/matrix/stats"
+)
+
+func (c *draft) add(x *index, code matrix.Reason, detail string, evidence ...string) {
+	c.reasons = append(c.reasons, matrix.CellReason{Code: code, Detail: detail, Evidence: evidence, Next: x.next(code, c.pairing, len(c.primary.d))})
+}
+
+// judge collects every reason of one cell.
+func (c *draft) judge(x *index, id matrix.CellID) error {
+	c.reasons = slices.Clone(c.pairing.reasons)
+	n := len(c.primary.d)
+	if c.primary.broken != "" {
+		c.add(x, matrix.HarnessFault, c.primary.broken)
+	}
+	for _, r := range CountReasons(n) {
+		detail := fmt.Sprintf("%d valid blocks on the primary grid, %d needed", n, minBlocks)
+		if c.primary.missing != "" {
+			detail += "; " + c.primary.missing
+		}
+		c.add(x, r, detail)
+	}
+	for _, h := range x.in.Holds {
+		if h.matches(id) {
+			c.add(x, matrix.OperatorHold, h.Why)
+		}
+	}
+	c.class(x)
+	if err := c.noise(x); err != nil {
+		return err
+	}
+	if err := c.across(x); err != nil {
+		return err
+	}
+	return c.decide(x)
+}
+
+// class applies what holds for one class of metric (protocol §1, §4.5).
+func (c *draft) class(x *index) {
+	g := c.pairing.grids[x.primary]
+	switch c.metric.Class {
+	case matrix.ClassPhase:
+		if !g.head {
+			c.add(x, matrix.ClockHeadUnobserved, "the clock on request heads is neither pinned flat nor sampled")
+		}
+	case matrix.ClassITL:
+		if id := firstLeg(g, func(l *leg) bool { return slices.Contains(l.gate.Flags, gates.FlagITLCoalesced) }); id != "" {
+			c.add(x, matrix.ITLCoalesced, "per-token gaps cannot be derived", id)
+		}
+	case matrix.ClassTail:
+		floor, err := stats.TailFloor(c.metric.Percentile)
+		if err != nil {
+			c.add(x, matrix.TailUndersampled, err.Error())
+			return
+		}
+		least := -1
+		id := firstLeg(g, func(l *leg) bool {
+			k := 0
+			for _, rep := range l.rec.Repetitions {
+				k += len(rep.Requests)
+			}
+			if least < 0 || k < least {
+				least = k
+			}
+			return k < floor
+		})
+		if id != "" {
+			c.add(x, matrix.TailUndersampled, fmt.Sprintf("%d requests in a leg, p%d needs %d", least, c.metric.Percentile, floor), id)
+		}
+	}
+}
+
+// firstLeg names the first leg of the blocks that count for which ask holds, having asked all.
+func firstLeg(g gridPairing, ask func(*leg) bool) string {
+	id := ""
+	for _, sb := range g.blocks {
+		for _, r := range sb {
+			for _, l := range []*leg{r.a, r.b} {
+				if ask(l) && id == "" {
+					id = l.id()
+				}
+			}
+		}
+	}
+	return id
+}
+
+// samePair is two adjacent loads of one arm.
+type samePair struct {
+	arm           int
+	first, second float64
+	ids           [2]string
+}
+
+// embedded finds the free A/A of a series: lead-in → first, and end of forward → start of backward (protocol §2.3, §3.6).
+func (s *section) embedded(point int, metric string) []samePair {
+	var out []samePair
+	add := func(arm int, a, b *leg) {
+		x, ok1 := a.value(metric)
+		y, ok2 := b.value(metric)
+		if _, err := stats.LogRatio(x, y, true); ok1 && ok2 && err == nil {
+			out = append(out, samePair{arm, x, y, [2]string{a.id(), b.id()}})
+		}
+	}
+	for _, sb := range s.sbs {
+		for arm := range sb.arms {
+			f, b := sb.leg(point, 0, arm), sb.leg(point, 1, arm)
+			if l := sb.leadIn[point]; l != nil && f != nil && l.rec.ID.Arm == f.rec.ID.Arm && f.rec.ID.Position == 0 {
+				add(arm, l, f)
+			}
+			if f != nil && b != nil && f.rec.ID.Position == sb.arms-1 && b.rec.ID.Position == 0 {
+				add(arm, f, b)
+			}
+		}
+	}
+	return out
+}
+
+// noise judges the A/A evidence and the load state that the embedded A/A shows (protocol §3.6).
+func (c *draft) noise(x *index) error {
+	s := x.sections[x.primary][c.group]
+	own := s.embedded(c.point, c.metric.Name)
+	if len(own) > 0 && len(c.primary.d) > 0 {
+		values := make([][2]float64, len(own))
+		for i, p := range own {
+			values[i] = [2]float64{p.first, p.second}
+		}
+		e, err := stats.Embedded(values, len(c.primary.d))
+		if err != nil {
+			return err
+		}
+		c.floor = matrix.Some(e.NoiseFloor)
+	}
+	for _, r := range AAReasons(x.in.AA, len(own)) {
+		c.add(x, r, map[matrix.Reason]string{
+			matrix.AAFailed:       "the dedicated A/A of this method told two like arms apart",
+			matrix.AAEmbeddedOnly: fmt.Sprintf("no dedicated A/A for this method; %d adjacent same-arm pairs stand in", len(own)),
+			matrix.AAMissing:      fmt.Sprintf("no dedicated A/A for this method, and only %d adjacent same-arm pairs", len(own)),
+		}[r])
+	}
+	if c.metric.Name != outputRate {
+		own = append(own, s.embedded(c.point, outputRate)...)
+	}
+	labels := map[int]string{c.a: c.pair.A, c.b: c.pair.B}
+	for arm, label := range map[int]string{c.a: c.pair.A, c.b: c.pair.B} {
+		if x.cleared(label) {
+			delete(labels, arm)
+		}
+	}
+	for _, p := range own {
+		log, err := stats.LogRatio(p.second, p.first, true)
+		if label, ok := labels[p.arm]; ok && err == nil && math.Abs(log) > math.Log1p(stats.JumpMargin) {
+			c.add(x, matrix.LoadStateSuspect, fmt.Sprintf("two adjacent loads of %s differ by %+.2f %%", label, 100*(math.Exp(log)-1)), p.ids[:]...)
+			delete(labels, p.arm)
+		}
+	}
+	return nil
+}
+
+// minReloadClear is how many loads of one state clear LOAD_STATE_SUSPECT (protocol §5).
+const minReloadClear = 12
+
+func (x *index) cleared(label string) bool {
+	return slices.ContainsFunc(x.in.Reloads, func(r Reload) bool {
+		return r.Arm == label && r.Result.Verdict == stats.SingleMode && r.Result.N >= minReloadClear
+	})
+}
+
+// across judges the other grids against the primary one (protocol §6).
+func (c *draft) across(x *index) error {
+	if len(c.primary.d) == 0 {
+		c.add(x, matrix.SingleGrid, "no grid has a valid block")
+		return nil
+	}
+	bounds := []stats.Bounds{}
+	if c.primary.ok {
+		bounds = append(bounds, stats.Bounds{Lo: c.primary.est.Lo, Hi: c.primary.est.Hi, Median: c.primary.est.Median})
+	}
+	boot, confirmed := x.in.Grids[x.primary].Info.BootID, 0
+	for i := range c.grids {
+		g := &c.grids[i]
+		if i == x.primary || x.in.Grids[i].Info.BootID == boot || len(g.d) < minConfirm || !g.ok {
+			continue
+		}
+		confirmed++
+		bounds = append(bounds, stats.Bounds{Lo: g.est.Lo, Hi: g.est.Hi, Median: g.est.Median})
+		if err := c.shift(x, c.primary, g, i); err != nil {
+			return err
+		}
+	}
+	if confirmed == 0 {
+		c.add(x, matrix.SingleGrid, fmt.Sprintf("no other boot has %d valid blocks", minConfirm))
+		return nil
+	}
+	var err error
+	c.env, err = stats.GridEnvelope(bounds)
+	return err
+}
+
+func (c *draft) shift(x *index, g1, g2 *gridValues, i int) error {
+	arm := func(v1, v2 []float64) (stats.Shift, error) {
+		f1, err1 := stats.Fold(v1)
+		f2, err2 := stats.Fold(v2)
+		if err := cmp.Or(err1, err2); err != nil {
+			return stats.Shift{}, err
+		}
+		return stats.GridShift(f1.Median, f2.Median, f1.Spread, f2.Spread, f1.N, f2.N)
+	}
+	a, err := arm(g1.a, g2.a)
+	if err != nil {
+		return err
+	}
+	b, err := arm(g1.b, g2.b)
+	if err != nil {
+		return err
+	}
+	within := math.Max(g1.est.Max-g1.est.Min, g2.est.Max-g2.est.Min)
+	ratio, err := stats.ShiftWithin(g2.est.Median-g1.est.Median, within, len(g1.d), len(g2.d))
+	if err != nil {
+		return err
+	}
+	reasons, movedA, movedB := GridReasons(a.Verdict, b.Verdict, ratio.Verdict)
+	var moved []string
+	if movedA {
+		moved = append(moved, fmt.Sprintf("%s %+.2f %%", c.pair.A, a.Pct))
+	}
+	if movedB {
+		moved = append(moved, fmt.Sprintf("%s %+.2f %%", c.pair.B, b.Pct))
+	}
+	detail := fmt.Sprintf("grid %d to grid %d: moved = [%s]", x.in.Grids[x.primary].Info.Index, x.in.Grids[i].Info.Index, strings.Join(moved, ", "))
+	for _, r := range reasons {
+		c.add(x, r, detail)
+	}
+	return nil
+}
+
+// decide applies the decision rule and what may overrule it: the noise floor where no dedicated A/A is on record, and the
+// interval across grids (protocol §3.4, §3.6, §6). Secondary metrics are not decided.
+func (c *draft) decide(x *index) error {
+	c.dec = Decision{Direction: matrix.DirNone, Detected: matrix.DirNone}
+	if !c.primary.ok || len(c.primary.d) < minFewBlocks {
+		return nil
+	}
+	e := c.primary.est
+	dec, err := Decide(c.primary.d, e.Theta, c.qDir, c.qEq)
+	if err != nil {
+		return err
+	}
+	if !c.metric.Primary {
+		c.dec.Reversed = dec.Reversed
+		c.add(x, matrix.WideCI, "a secondary metric: printed with its interval, not tested, so it has no direction")
+		return nil
+	}
+	c.dec = dec
+	floor, ok := c.floor.Get()
+	if x.in.AA == AAMissing && ok && math.Abs(e.Theta) <= floor && dec.Detected != matrix.DirNone {
+		c.dec.Detected = matrix.DirNone
+		if dec.Direction != matrix.DirEquivalent {
+			c.dec.Direction = matrix.DirNone
+			c.add(x, matrix.WideCI, fmt.Sprintf("the effect is not above the noise floor of the embedded A/A, %.2f %%", 100*math.Expm1(floor)))
+		}
+	}
+	for _, r := range dec.Reasons {
+		detail := fmt.Sprintf("%d of %d blocks point the other way", dec.Reversed, len(c.primary.d))
+		if r == matrix.WideCI {
+			detail = fmt.Sprintf("the interval neither excludes equality nor fits inside the margin of %.0f %%", 100*c.margin)
+		}
+		c.add(x, r, detail)
+		c.reasons[len(c.reasons)-1].Next = x.wide(c.pairing, e, c.delta)
+	}
+	if c.env.Grids > 1 {
+		supported := map[matrix.Direction]bool{matrix.DirNone: true, matrix.DirFaster: c.env.Faster(), matrix.DirSlower: c.env.Slower(),
+			matrix.DirEquivalent: c.env.Equivalent(c.delta)}
+		if !supported[c.dec.Direction] {
+			c.add(x, matrix.GridInterval, fmt.Sprintf("the interval across %d grids does not support %s", c.env.Grids, c.dec.Direction))
+		}
+	}
+	return nil
+}
+
+// undecided reports a primary cell that one more superblock could still decide (protocol §3.7).
+func (c *draft) undecided(v matrix.Verdict) bool {
+	return c.metric.Primary && v < matrix.NotReproduced && c.dec.Direction == matrix.DirNone && len(c.primary.d) >= minBlocks
+}
+
+// merged joins reasons of one code and sorts them, most severe first.
+func merged(reasons []matrix.CellReason) []matrix.CellReason {
+	out := make([]matrix.CellReason, 0, len(reasons))
+	for _, r := range reasons {
+		r.Evidence = slices.DeleteFunc(slices.Clone(r.Evidence), func(s string) bool { return s == "" })
+		i := slices.IndexFunc(out, func(o matrix.CellReason) bool { return o.Code == r.Code })
+		if i < 0 {
+			out = append(out, r)
+			continue
+		}
+		if !strings.Contains(out[i].Detail, r.Detail) {
+			out[i].Detail += "; " + r.Detail
+		}
+		for _, e := range r.Evidence {
+			if !slices.Contains(out[i].Evidence, e) {
+				out[i].Evidence = append(out[i].Evidence, e)
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b matrix.CellReason) int {
+		va, _ := a.Code.Verdict()
+		vb, _ := b.Code.Verdict()
+		return cmp.Or(cmp.Compare(vb, va), cmp.Compare(a.Code, b.Code))
+	})
+	return out
+}
