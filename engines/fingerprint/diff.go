@@ -11,7 +11,7 @@ import (
 // Difference is one fact that differs between two arms, or that only one of them recorded.
 type Difference struct {
 	Name        string             `json:"name"`
-	Class       string             `json:"class"` // what kind of difference, see Classes
+	Class       string             `json:"class"`      // what kind of difference, see Classes
 	A           matrix.Opt[string] `json:"a,omitzero"` // absent: known not to be there, unless NotRecorded
 	B           matrix.Opt[string] `json:"b,omitzero"`
 	WhereA      string             `json:"where_a,omitempty"`
