@@ -127,18 +127,19 @@ type Statement struct {
 
 // Artifact is one immutable set of weight files of a model, as a catalog names it.
 type Artifact struct {
-	ID           string `json:"id"`           // model@quantization, unique in a catalog: qwen3.8-27b@nvfp4
-	Quantization string `json:"quantization"` // the label users force with --quant: bf16, nvfp4, q4_k_m
-	Container    string `json:"container"`    // safetensors, gguf, exl3
-	Architecture string `json:"architecture,omitempty"`
-	Repository   string `json:"repository,omitempty"`
-	Revision     string `json:"revision,omitempty"`
-	Path         string `json:"path,omitempty"` // local path; empty where only a repository is known
-	Files        []File `json:"files,omitempty"`
-	KVDtype      string `json:"kv_dtype,omitempty"`
-	Converted    bool   `json:"converted,omitempty"` // re-quantised or repacked from another artifact
-	ConvertedBy  string `json:"converted_by,omitempty"`
-	Note         string `json:"note,omitempty"`
+	ID           string     `json:"id"`           // model@quantization, unique in a catalog: qwen3.8-27b@nvfp4
+	Quantization string     `json:"quantization"` // the label users force with --quant: bf16, nvfp4, q4_k_m
+	Container    string     `json:"container"`    // safetensors, gguf, exl3
+	Architecture string     `json:"architecture,omitempty"`
+	Repository   string     `json:"repository,omitempty"`
+	Revision     string     `json:"revision,omitempty"`
+	Path         string     `json:"path,omitempty"` // local path; empty where only a repository is known
+	Files        []File     `json:"files,omitempty"`
+	Bytes        Opt[int64] `json:"bytes,omitzero"` // of all files, as published
+	KVDtype      string     `json:"kv_dtype,omitempty"`
+	Converted    bool       `json:"converted,omitempty"` // re-quantised or repacked from another artifact
+	ConvertedBy  string     `json:"converted_by,omitempty"`
+	Note         string     `json:"note,omitempty"`
 	// Statements holds what is known per engine kind (not per instance); an engine without a row is judged by its capabilities.
 	Statements map[string]Statement `json:"statements,omitempty"`
 	Canary     Opt[Canary]          `json:"canary,omitzero"`

@@ -192,6 +192,7 @@ type Plan struct {
 	Method     Method            `json:"method"`
 	MethodID   string            `json:"method_id"`
 	Groups     []Group           `json:"groups"`
+	Manifests  map[string]string `json:"manifests,omitempty"` // artifact id → manifest sha256, of local artifacts
 	Agreements []Agreement       `json:"agreements"`
 	Refusals   []Refusal         `json:"refusals"`
 	LeftOut    []LeftOut         `json:"left_out,omitempty"`

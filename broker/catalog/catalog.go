@@ -89,6 +89,7 @@ type entryArtifact struct {
 	Revision     string               `yaml:"revision"`
 	Path         string               `yaml:"path"`
 	KVDtype      string               `yaml:"kv_dtype"`
+	Bytes        int64                `yaml:"bytes"`
 	Converted    string               `yaml:"converted_by"`
 	Note         string               `yaml:"note"`
 	Files        []entryFile          `yaml:"files"`
@@ -170,6 +171,9 @@ func (a entryArtifact) artifact(model, dir string) (matrix.Artifact, error) {
 	}
 	if a.Path != "" && !filepath.IsAbs(a.Path) && dir != "" {
 		x.Path = filepath.Join(dir, a.Path)
+	}
+	if a.Bytes > 0 {
+		x.Bytes = matrix.Some(a.Bytes)
 	}
 	for _, f := range a.Files {
 		file := matrix.File{Path: f.Path}

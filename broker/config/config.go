@@ -6,6 +6,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -30,6 +31,7 @@ type Config struct {
 	Box       string              // box profile, empty: detected
 	Workload  string              // named workload, empty: the default of the run profile
 	Telemetry string              // telemetry plugin, empty: none
+	Clocks    string              // pinned or unpinned, as the operator declares it; doctor verifies it
 	Artifacts map[string]string   // artifact id → local path, for every instance
 	Instances []Instance          // in label order
 	Workloads map[string]Workload // user-defined workloads by name
@@ -70,6 +72,7 @@ type file struct {
 	Box       string                  `yaml:"box"`
 	Workload  string                  `yaml:"workload"`
 	Telemetry string                  `yaml:"telemetry"`
+	Clocks    string                  `yaml:"clocks"`
 	Artifacts map[string]string       `yaml:"artifacts"`
 	Instances map[string]fileInstance `yaml:"instances"`
 	Workloads map[string]Workload     `yaml:"workloads"`
@@ -122,13 +125,16 @@ func Parse(path string, data []byte) (Config, error) {
 		return Config{}, err
 	}
 	dir := filepath.Dir(path)
-	c := Config{File: path, Subject: f.Subject, Pins: resolve(dir, f.Pins), Box: f.Box, Workload: f.Workload, Telemetry: f.Telemetry,
+	c := Config{File: path, Subject: f.Subject, Pins: resolve(dir, f.Pins), Box: f.Box, Workload: f.Workload, Telemetry: f.Telemetry, Clocks: cmp.Or(f.Clocks, "unpinned"),
 		Artifacts: resolveAll(dir, f.Artifacts), Workloads: f.Workloads}
 	for _, p := range f.Plugins {
 		c.Plugins = append(c.Plugins, resolve(dir, p))
 	}
 	for _, p := range f.Catalog {
 		c.Catalog = append(c.Catalog, resolve(dir, p))
+	}
+	if c.Clocks != "pinned" && c.Clocks != "unpinned" {
+		return Config{}, fmt.Errorf("%s: clocks: %q; write pinned or unpinned", path, c.Clocks)
 	}
 	if len(f.Instances) == 0 {
 		return Config{}, fmt.Errorf("%s: instances: none is named; a comparison needs at least two", path)

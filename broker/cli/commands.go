@@ -1,0 +1,17 @@
+package cli
+
+import "github.com/spf13/cobra"
+
+// commands lists every command; each has a file of its own.
+func (a *app) commands() []*cobra.Command {
+	return []*cobra.Command{
+		a.matrixCommand(),
+		a.planCommand(),
+		a.resumeCommand(),
+		a.reportCommand(),
+		a.explainCommand(),
+		a.runsCommand(),
+		a.enginesCommand(),
+		a.modelsCommand(),
+	}
+}

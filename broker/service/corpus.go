@@ -1,0 +1,184 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"enginebroker/engines"
+	"enginebroker/matrix"
+	"enginebroker/matrix/workload"
+)
+
+// corpusSeed is fixed: the prompts belong to the method, and a method must not change with the seed of a schedule.
+const corpusSeed = 0
+
+// corpusSpec is the corpus that a plan needs, known before anything runs, so that it can be looked up by its key.
+func corpusSpec(model matrix.Model, points []matrix.Point, profile workload.Profile, groups []matrix.Group) workload.Spec {
+	most := 2
+	for _, g := range groups {
+		most = max(most, superblocks(profile, len(g.Arms)))
+	}
+	return workload.SpecOf(points, profile.Repetitions, workload.Reserve(most), corpusSeed, tokenizerOf(model))
+}
+
+// tokenizerOf names whose tokens are counted: the model's, by the fingerprint of the first local artifact that has one.
+func tokenizerOf(model matrix.Model) workload.Tokenizer {
+	t := workload.Tokenizer{Name: model.Name}
+	for _, id := range model.Preference {
+		a, _ := model.Artifact(id)
+		if m, ok := a.Manifest.Get(); ok && m.Tokenizer.Present() {
+			t.Fingerprint = m.Tokenizer.Or("")
+			return t
+		}
+	}
+	return t
+}
+
+// corpusFor is the identity of the corpus a plan will use, as the method records it. Where none was built, it says so.
+func (s *Service) corpusFor(model matrix.Model, points []matrix.Point, profile workload.Profile, groups []matrix.Group) (string, error) {
+	c, err := s.corpus(corpusSpec(model, points, profile, groups))
+	if err != nil {
+		return "", err
+	}
+	return c.Identity(), nil
+}
+
+// corpus reads the corpus of a spec from the state folder; without one it is the text corpus, whose lengths nobody counted.
+func (s *Service) corpus(spec workload.Spec) (*workload.Corpus, error) {
+	path, err := s.corpusPath(spec)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		spec.Tokenizer = workload.Tokenizer{}
+		return workload.Build(spec, nil)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	c, err := workload.Read(f)
+	if err != nil {
+		return nil, fail(CauseEvidence, "remove the file; it will be built again", "prompt corpus %s: %w", path, err)
+	}
+	return c, nil
+}
+
+func (s *Service) corpusPath(spec workload.Spec) (string, error) {
+	key, err := spec.Key()
+	return filepath.Join(s.state, "corpus", key+".jsonl"), err
+}
+
+// ensureCorpus builds the corpus of a plan through the tokenizer of the first engine that has one, unless it is there. It
+// reports whether it built one. An engine is started only where its tokenizer needs a running server.
+func (s *Service) ensureCorpus(ctx context.Context, t *team, model matrix.Model, spec workload.Spec, say func(string)) (bool, error) {
+	path, err := s.corpusPath(spec)
+	if err != nil {
+		return false, err
+	}
+	if _, err := os.Stat(path); err == nil {
+		return false, nil
+	}
+	for _, m := range subjectFirst(t.members, s.cfg.Subject) {
+		if m.host == nil || m.err != nil || !m.desc.Installed || m.Attach != "" {
+			continue
+		}
+		tokenize, stop, err := s.tokenizer(ctx, m, model)
+		if errors.Is(err, engines.ErrUnsupported) {
+			continue
+		}
+		if err != nil {
+			if ctx.Err() != nil {
+				return false, &Error{Cause: CauseInterrupted, Err: ctx.Err()}
+			}
+			say(fmt.Sprintf("corpus: the tokenizer of %s cannot be asked: %v", m.Label, err))
+			continue
+		}
+		say(fmt.Sprintf("corpus: counting tokens through %s", m.Label))
+		c, err := workload.Build(spec, tokenize)
+		stop()
+		if err != nil {
+			return false, fmt.Errorf("prompt corpus through %s: %w", m.Label, err)
+		}
+		return true, writeWhole(path, func(f *os.File) error { return c.Write(f) })
+	}
+	say("corpus: no engine counts tokens; prompts have approximate lengths, and the plan says so")
+	return false, nil
+}
+
+func subjectFirst(ms []*member, subject string) []*member {
+	out := slices.Clone(ms)
+	slices.SortStableFunc(out, func(a, b *member) int {
+		switch {
+		case a.Label == subject && b.Label != subject:
+			return -1
+		case b.Label == subject && a.Label != subject:
+			return 1
+		}
+		return 0
+	})
+	return out
+}
+
+// tokenizer asks an engine for token ids; where that needs a running server it starts one, which stop ends.
+func (s *Service) tokenizer(ctx context.Context, m *member, model matrix.Model) (func(string) ([]int, error), func(), error) {
+	ask := func(text string) ([]int, error) { return m.host.Tokenize(ctx, text) }
+	_, err := ask("probe")
+	if err == nil {
+		return ask, func() {}, nil
+	}
+	if !errors.Is(err, engines.ErrNotStarted) {
+		return nil, nil, err
+	}
+	i := slices.IndexFunc(model.Artifacts, func(a matrix.Artifact) bool { return a.Path != "" && opens(m.desc, a) })
+	if i < 0 {
+		return nil, nil, errors.New("it opens none of the model's local artifacts")
+	}
+	req, err := s.startRequest(m.Instance, model, model.Artifacts[i], matrix.Limits{ContextTokens: 4096, Concurrency: 1, KVTokens: 4096})
+	if err != nil {
+		return nil, nil, err
+	}
+	req.LoadID = "corpus-" + m.Label
+	req.LogPath = filepath.Join(s.state, "logs", req.LoadID+".log")
+	if _, err := m.host.Start(ctx, req, func(matrix.Progress) {}); err != nil {
+		return nil, nil, err
+	}
+	stop := func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		m.host.Stop(ctx, time.Minute)
+	}
+	if _, err = ask("probe"); err != nil {
+		stop()
+		return nil, nil, err
+	}
+	return ask, stop, nil
+}
+
+// opens reports whether an engine states that it opens an artifact of this container.
+func opens(d matrix.Description, a matrix.Artifact) bool {
+	return slices.ContainsFunc(d.Capabilities, func(c matrix.Capability) bool { return c.Status.Runs() && c.Container == a.Container })
+}
+
+// writeWhole writes a file so that it is there whole or not at all.
+func writeWhole(path string, write func(*os.File) error) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	if err := errors.Join(write(tmp), tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), path)
+}

@@ -1,0 +1,103 @@
+package service
+
+import (
+	"fmt"
+	"time"
+
+	"enginebroker/matrix"
+)
+
+// Bases of an estimate where no earlier run is on record [own unless said]. They are for planning a day, never for judging.
+const (
+	coldBase    = 45 * time.Second // start of an engine before it reads weights: imports, graphs (engines.md C8, D8: 33–60 s)
+	readRate    = 300e6            // bytes per second of a cold load; a GB10 loads 55 GB in 3–5 minutes without mmap (gb10-nvml.md §2)
+	bandwidth   = 225e9            // bytes per second that decoding one stream can read; measured on GB10 of 273 (harnesses.md §5.1)
+	prefillRate = 1000.0           // prompt tokens per second
+	settleTime  = 60 * time.Second // protocol §2.6
+)
+
+// pace is what an earlier run showed of an arm on this box.
+type pace struct {
+	Load   time.Duration `json:"load_ns"` // start, settle, canary, stop
+	Decode float64       `json:"decode_tok_s"`
+	Runs   int           `json:"runs"`
+}
+
+// estimate fills in how long the plan takes and from where that is known.
+func (s *Service) estimate(p *matrix.Plan, model matrix.Model) {
+	var total time.Duration
+	known, guessed := 0, 0
+	for _, g := range p.Groups {
+		a, _ := model.Artifact(g.Artifact)
+		for _, arm := range g.Arms {
+			load, decode, ok := s.pace(arm, a, p.Box)
+			if ok {
+				known++
+			} else {
+				guessed++
+			}
+			scored := 2 * len(g.Superblocks)
+			total += time.Duration(scored) * (load + legs(p.Method, p.Method.Repetitions, decode))
+			total += time.Duration(len(g.Superblocks)) * (load + legs(p.Method, 1, decode)) / time.Duration(len(g.Arms))
+		}
+	}
+	p.Cost.Estimate = total.Round(time.Second)
+	switch {
+	case guessed == 0 && known > 0:
+		p.Cost.Basis = "earlier runs of these arms on this box"
+	case known == 0:
+		p.Cost.Basis = "no earlier run on record: file sizes at 300 MB/s, decoding at 225 GB/s of memory bandwidth, one stream's rate at every concurrency"
+	default:
+		p.Cost.Basis = fmt.Sprintf("earlier runs for %d arms, file sizes and memory bandwidth for %d", known, guessed)
+	}
+}
+
+func (s *Service) pace(arm matrix.Arm, a matrix.Artifact, box string) (time.Duration, float64, bool) {
+	var p pace
+	if key, err := matrix.Digest([]string{arm.Engine, arm.Instance, arm.Artifact, box}); err == nil {
+		if ok, err := s.load("pace", key, &p); err == nil && ok && p.Decode > 0 {
+			return p.Load, p.Decode, true
+		}
+	}
+	if arm.Simulated {
+		return time.Second, 500, false
+	}
+	size := float64(a.Bytes.Or(0))
+	for _, f := range a.Files {
+		size += float64(f.Bytes.Or(0))
+	}
+	if m, ok := a.Manifest.Get(); ok {
+		size = 0
+		for _, n := range m.DtypeBytes {
+			size += float64(n)
+		}
+	}
+	if size == 0 {
+		return coldBase + settleTime, 20, false
+	}
+	load := coldBase + time.Duration(size/readRate*float64(time.Second))
+	if box == "gb10" || box == "nvidia" {
+		load += settleTime
+	}
+	return load, min(bandwidth/size, 200), false
+}
+
+// legs is the time of all points of one load: warm-up and repetitions in waves of the concurrency.
+func legs(m matrix.Method, reps int, decode float64) time.Duration {
+	total := 0.0
+	for _, p := range m.Points {
+		one := float64(p.PromptTokens)/prefillRate + float64(p.OutputTokens)/decode
+		waves := float64(p.Warmup+reps*p.Requests) / float64(p.Concurrency)
+		total += one * waves
+	}
+	return time.Duration(total * float64(time.Second))
+}
+
+// record keeps what a run showed, for the estimates of later plans.
+func (s *Service) record(arm matrix.Arm, box string, p pace) error {
+	key, err := matrix.Digest([]string{arm.Engine, arm.Instance, arm.Artifact, box})
+	if err != nil {
+		return err
+	}
+	return s.save("pace", key, p)
+}

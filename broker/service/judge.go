@@ -1,0 +1,285 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"enginebroker/matrix"
+	"enginebroker/matrix/gates"
+	"enginebroker/matrix/ledger"
+	"enginebroker/matrix/metrics"
+	"enginebroker/matrix/run"
+	"enginebroker/matrix/stopwatch"
+	"enginebroker/matrix/verdict"
+	"enginebroker/matrix/workload"
+)
+
+// reportSchema is the version of the report's shape.
+const reportSchema = 1
+
+// evidence is a run's ledger as a judgement needs it.
+type evidence struct {
+	grids []verdict.Grid
+	holds []verdict.Hold
+	box   matrix.Facts
+	state string
+	next  string
+	seq   int // loads that were begun
+	// extended counts the superblocks that were added to a group for more evidence, by grid and group.
+	extended map[int]map[string]int
+	begun    []string // extensions counted
+}
+
+// evidence replays a ledger: grids, loads, and legs reduced from their arrivals. A superblock that was begun anew counts
+// from its last start; what an earlier attempt left stays on disk and in no number.
+func (s *Service) evidence(ctx context.Context, led *ledger.Run) (evidence, error) {
+	plan := led.Plan()
+	profile, err := gates.ProfileByName(plan.Box)
+	if err != nil {
+		return evidence{}, err
+	}
+	ev := evidence{state: StateInterrupted, extended: map[int]map[string]int{}}
+	for rec, err := range led.Records() {
+		if err != nil {
+			return ev, &Error{Cause: CauseEvidence, Err: err}
+		}
+		if ctx.Err() != nil {
+			return ev, &Error{Cause: CauseInterrupted, Err: ctx.Err()}
+		}
+		if err := ev.add(rec); err != nil {
+			return ev, &Error{Cause: CauseEvidence, Err: err}
+		}
+	}
+	arms := armsOf(plan)
+	points := map[string]matrix.Point{}
+	for _, p := range plan.Method.Points {
+		points[p.ID] = p
+	}
+	for leg, err := range led.Legs() {
+		if err != nil {
+			return ev, &Error{Cause: CauseEvidence, Err: err}
+		}
+		if err := ctx.Err(); err != nil {
+			return ev, &Error{Cause: CauseInterrupted, Err: err}
+		}
+		g := ev.grid(leg.ID.Grid)
+		if g == nil || !slices.ContainsFunc(g.Loads, func(l matrix.LoadRecord) bool { return l.ID == leg.LoadID }) {
+			continue // of an attempt that was begun anew, or of a load that never finished
+		}
+		arm, ok := arms[leg.ArmKey]
+		point, ok2 := points[leg.ID.Point]
+		if !ok || !ok2 {
+			return ev, fail(CauseEvidence, "", "leg %s is of an arm or a point that the plan does not have", leg.Dir)
+		}
+		if err := rederive(led, &leg, loadOf(g, leg.LoadID), point); err != nil {
+			return ev, &Error{Cause: CauseEvidence, Err: fmt.Errorf("%s: %w", leg.Dir, err)}
+		}
+		g.Legs = append(g.Legs, reduce(plan, profile, leg.LegRecord, arm, point))
+	}
+	runs, ok := workload.ProfileNamed(plan.Profile)
+	if !ok {
+		return ev, fail(CauseEvidence, "", "plan.json names profile %q, which this program does not know", plan.Profile)
+	}
+	for i := range ev.grids {
+		g := &ev.grids[i]
+		g.Target = targets(gridPlan(plan, runs, g.Info), ev.extended[g.Info.Index])
+	}
+	return ev, nil
+}
+
+// rederive fills in the requests of a leg from its arrival logs: reports never take the client's word for a number.
+func rederive(led *ledger.Run, leg *ledger.Leg, load matrix.LoadRecord, point matrix.Point) error {
+	ready, ok := load.Ready.Get()
+	if !ok {
+		return nil // a load without its server has legs without arrivals
+	}
+	for i := range leg.Repetitions {
+		if _, ok := leg.File(ledger.ArrivalsFile(i)); !ok {
+			if len(leg.Repetitions[i].Requests) > 0 {
+				return fmt.Errorf("repetition %d has requests and no arrival log", i)
+			}
+			continue
+		}
+		f, err := led.OpenArrivals(*leg, i)
+		if err != nil {
+			return err
+		}
+		rec, err := stopwatch.ReadRecording(f)
+		if err = errors.Join(err, f.Close()); err != nil {
+			return fmt.Errorf("arrivals of repetition %d: %w", i, err)
+		}
+		leg.Repetitions[i].Requests = stopwatch.Reduce(rec, ready.Dialect, point)
+	}
+	return nil
+}
+
+func (ev *evidence) add(rec ledger.Record) error {
+	switch rec.Kind {
+	case ledger.KindGridOpen:
+		var b ledger.GridOpen
+		if err := rec.Decode(&b); err != nil {
+			return err
+		}
+		ev.grids = append(ev.grids, verdict.Grid{Info: matrix.GridInfo{Index: b.Grid, BootID: b.BootID, Seed: b.Seed}})
+		ev.extended[b.Grid] = map[string]int{}
+	case ledger.KindGridClose:
+		var b ledger.GridClose
+		if err := rec.Decode(&b); err != nil {
+			return err
+		}
+		if g := ev.grid(b.Grid); g != nil {
+			g.Info.Done = b.Done
+		}
+	case ledger.KindSuperblockStart:
+		var b ledger.SuperblockStart
+		if err := rec.Decode(&b); err != nil {
+			return err
+		}
+		if g := ev.grid(b.Grid); g != nil {
+			g.Loads = slices.DeleteFunc(g.Loads, func(l matrix.LoadRecord) bool { return l.Group == b.Group && l.Slot.Superblock == b.Superblock.Index })
+		}
+		if b.Why == run.Extend {
+			ev.extend(b)
+		}
+	case ledger.KindLoad:
+		var b matrix.LoadRecord
+		if err := rec.Decode(&b); err != nil {
+			return err
+		}
+		ev.seq = max(ev.seq, b.Seq)
+		if g := ev.grid(b.Grid); g != nil {
+			g.Loads = append(g.Loads, b)
+		}
+	case ledger.KindHold:
+		var b ledger.Hold
+		if err := rec.Decode(&b); err != nil {
+			return err
+		}
+		ev.hold(b)
+	case ledger.KindBox:
+		var b ledger.Box
+		if err := rec.Decode(&b); err != nil {
+			return err
+		}
+		ev.box = b.Facts
+	case ledger.KindRunClose:
+		var b ledger.RunClose
+		if err := rec.Decode(&b); err != nil {
+			return err
+		}
+		ev.state, ev.next = b.State, b.Next
+	case ledger.KindResume:
+		ev.state, ev.next = StateRunning, ""
+	}
+	return nil
+}
+
+// extend counts an extension once, however often it was begun.
+func (ev *evidence) extend(b ledger.SuperblockStart) {
+	key := fmt.Sprintf("%d/%s/%d", b.Grid, b.Group, b.Superblock.Index)
+	if !slices.Contains(ev.begun, key) && ev.extended[b.Grid] != nil {
+		ev.begun = append(ev.begun, key)
+		ev.extended[b.Grid][b.Group]++
+	}
+}
+
+func (ev *evidence) hold(b ledger.Hold) {
+	h := verdict.Hold{Pair: b.Cell.Pair, Group: b.Cell.Group, Point: b.Cell.Point, Metric: b.Cell.Metric, Why: b.Who + ": " + b.Why}
+	same := func(x verdict.Hold) bool {
+		return x.Pair == h.Pair && x.Group == h.Group && x.Point == h.Point && x.Metric == h.Metric
+	}
+	ev.holds = slices.DeleteFunc(ev.holds, same)
+	if !b.Release {
+		ev.holds = append(ev.holds, h)
+	}
+}
+
+func (ev *evidence) grid(index int) *verdict.Grid {
+	for i := range ev.grids {
+		if ev.grids[i].Info.Index == index {
+			return &ev.grids[i]
+		}
+	}
+	return nil
+}
+
+func loadOf(g *verdict.Grid, id string) matrix.LoadRecord {
+	for _, l := range g.Loads {
+		if l.ID == id {
+			return l
+		}
+	}
+	return matrix.LoadRecord{}
+}
+
+// targets counts, per group, the superblocks that the cells of a grid use: its planned ones and the extensions, never the
+// ones that replaced a void one.
+func targets(planned matrix.Plan, extended map[string]int) map[string]int {
+	out := map[string]int{}
+	for _, g := range planned.Groups {
+		out[g.ID] = len(g.Superblocks) + extended[g.ID]
+	}
+	return out
+}
+
+func armsOf(plan matrix.Plan) map[string]matrix.Arm {
+	out := map[string]matrix.Arm{}
+	for _, g := range plan.Groups {
+		for _, a := range g.Arms {
+			out[a.Key] = a
+		}
+	}
+	return out
+}
+
+// judged is the report of a run, made from its evidence alone.
+func (s *Service) judged(ctx context.Context, led *ledger.Run) (matrix.Report, error) {
+	ev, err := s.evidence(ctx, led)
+	if err != nil {
+		return matrix.Report{}, err
+	}
+	return s.report(led, ev)
+}
+
+func (s *Service) report(led *ledger.Run, ev evidence) (matrix.Report, error) {
+	plan := led.Plan()
+	profile, err := gates.ProfileByName(plan.Box)
+	if err != nil {
+		return matrix.Report{}, err
+	}
+	aa, err := s.aaOn(plan)
+	if err != nil {
+		return matrix.Report{}, err
+	}
+	res, err := verdict.Judge(verdict.Input{Plan: plan, Metrics: metrics.Catalog(), Profile: profile, Grids: ev.grids, AA: aa, Holds: ev.holds})
+	if err != nil {
+		return matrix.Report{}, err
+	}
+	r := matrix.Report{Schema: reportSchema, Run: filepath.Base(led.Dir()), Plan: plan, PlanSHA256: led.PlanSHA256(), State: ev.state, Next: ev.next,
+		Simulated: res.Simulated, Cells: res.Cells, Legs: res.Legs, Box: ev.box, Absent: res.Absent}
+	for _, g := range ev.grids {
+		r.Grids = append(r.Grids, g.Info)
+		r.Loads = append(r.Loads, g.Loads...)
+	}
+	return r, nil
+}
+
+// Report judges a run again from its evidence.
+func (s *Service) Report(ctx context.Context, name string) (matrix.Report, error) {
+	dir, err := s.runDir(name)
+	if err != nil {
+		return matrix.Report{}, err
+	}
+	led, found, err := ledger.Read(dir)
+	if err != nil {
+		return matrix.Report{}, &Error{Cause: CauseEvidence, Err: err}
+	}
+	defer led.Close()
+	if err := found.Without(ledger.TornLine, ledger.SetAside, ledger.OrphanLeg).Err(); err != nil {
+		return matrix.Report{}, &Error{Cause: CauseEvidence, Err: err, Fix: "broker audit " + name + " lists every finding"}
+	}
+	return s.judged(ctx, led)
+}

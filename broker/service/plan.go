@@ -1,0 +1,290 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"enginebroker/broker/catalog"
+	"enginebroker/matrix"
+	"enginebroker/matrix/gates"
+	"enginebroker/matrix/metrics"
+	"enginebroker/matrix/negotiate"
+	"enginebroker/matrix/schedule"
+	"enginebroker/matrix/workload"
+)
+
+// Versions of what a method id stands for. A change that moves a number raises the one it belongs to; a change of the
+// program that moves none leaves them, so that A/A results and history stay valid (protocol §8).
+const (
+	planSchema      = 1
+	protocolVersion = 1
+	clientVersion   = 1
+	gateVersion     = 1
+	samplerHz       = 10
+)
+
+// Request is what somebody wants measured.
+type Request struct {
+	Model    string             `json:"model"`
+	Profile  string             `json:"profile,omitempty"`  // quick, standard, binding; empty: quick
+	Quant    string             `json:"quant,omitempty"`    // empty: the best common one per pair; all; or a label to force
+	Engines  []string           `json:"engines,omitempty"`  // instance labels; empty: all that are configured
+	Pairs    []string           `json:"pairs,omitempty"`    // A:B; empty: every pair
+	Workload string             `json:"workload,omitempty"` // empty: the configuration's, else serve-low
+	Points   []string           `json:"points,omitempty"`   // empty: what the profile runs
+	Seed     matrix.Opt[uint64] `json:"seed,omitzero"`      // absent: drawn, and shown in the plan
+	Budget   time.Duration      `json:"budget,omitempty"`   // 0: none
+	Run      string             `json:"run,omitempty"`      // name of the run; empty: made from model and time
+}
+
+// Planned is a plan with what a reader should know beside it.
+type Planned struct {
+	Plan  matrix.Plan `json:"plan"`
+	Notes []string    `json:"notes,omitempty"`
+	// Missing lists, per instance that was asked for and is not installed, what was looked for and where.
+	Missing map[string][]string `json:"missing,omitempty"`
+	// NoFiles lists artifacts that arms need and that have no files on this machine.
+	NoFiles []string `json:"no_files,omitempty"`
+}
+
+// Plan negotiates and schedules without starting anything.
+func (s *Service) Plan(ctx context.Context, q Request) (Planned, error) {
+	t, err := s.team(ctx, q)
+	if err != nil {
+		return Planned{}, err
+	}
+	defer t.close()
+	return s.plan(ctx, q, t)
+}
+
+func (s *Service) plan(ctx context.Context, q Request, t *team) (Planned, error) {
+	model, err := s.model(ctx, q.Model)
+	if err != nil {
+		return Planned{}, err
+	}
+	profile, ok := workload.ProfileNamed(cmp.Or(q.Profile, "quick"))
+	if !ok {
+		return Planned{}, fail(CauseUsage, "", "no run profile %q; there are %s", q.Profile, strings.Join(workload.ProfileNames(), ", "))
+	}
+	points, notes, err := s.points(q, profile)
+	if err != nil {
+		return Planned{}, err
+	}
+	box, err := s.boxProfile(ctx, t)
+	if err != nil {
+		return Planned{}, err
+	}
+	in := negotiate.Input{Model: model, Sides: t.sides(s, model), Quant: q.Quant, Subject: s.cfg.Subject}
+	if in.Pairs, err = pairs(q.Pairs, t); err != nil {
+		return Planned{}, err
+	}
+	if !slices.ContainsFunc(in.Sides, func(x negotiate.Side) bool { return x.Label == in.Subject }) {
+		in.Subject = ""
+	}
+	agreed, err := negotiate.Pairs(in)
+	if err != nil {
+		return Planned{}, &Error{Cause: CauseUsage, Err: err}
+	}
+	notes = append(notes, agreed.Notes...)
+	seed, ok := q.Seed.Get()
+	if !ok {
+		seed = drawSeed()
+	}
+	p := matrix.Plan{Schema: planSchema, Model: model.Name, Subject: in.Subject, Profile: profile.Name, Box: box.Name, Seed: strconv.FormatUint(seed, 10),
+		Grids: profile.Grids, Groups: agreed.Groups, Agreements: agreed.Agreements, Refusals: agreed.Refusals, Absent: t.absent()}
+	limits := workload.LimitsOf(points)
+	if err := negotiate.Finish(p.Groups, limits, "off"); err != nil {
+		return Planned{}, err
+	}
+	for _, g := range p.Groups {
+		if a, _ := model.Artifact(g.Artifact); a.Manifest.Present() {
+			m, _ := a.Manifest.Get()
+			if p.Manifests == nil {
+				p.Manifests = map[string]string{}
+			}
+			p.Manifests[a.ID] = m.SHA256
+		}
+	}
+	corpus, err := s.corpusFor(model, points, profile, p.Groups)
+	if err != nil {
+		return Planned{}, err
+	}
+	p.Method = s.method(profile, box, points, corpus)
+	if p.MethodID, err = p.Method.ID(); err != nil {
+		return Planned{}, err
+	}
+	if err := schedule.Fill(&p, func(arms int) int { return superblocks(profile, arms) }); err != nil {
+		return Planned{}, err
+	}
+	p.Cost = schedule.Cost(p)
+	s.estimate(&p, model)
+	if q.Budget > 0 {
+		if err := s.trim(&p, model, q.Budget); err != nil {
+			return Planned{}, err
+		}
+	}
+	out := Planned{Plan: p, Notes: notes, Missing: t.missing()}
+	for _, g := range p.Groups {
+		a, _ := model.Artifact(g.Artifact)
+		simulated := !slices.ContainsFunc(g.Arms, func(a matrix.Arm) bool { return !a.Simulated })
+		if !a.Manifest.Present() && !simulated {
+			out.NoFiles = append(out.NoFiles, fmt.Sprintf("%s (%s@%s)", a.ID, cmp.Or(a.Repository, "no repository"), cmp.Or(a.Revision, "no revision")))
+		}
+	}
+	return out, nil
+}
+
+func superblocks(p workload.Profile, arms int) int {
+	if p.Superblocks > 0 {
+		return p.Superblocks
+	}
+	d, err := schedule.NewDesign(arms, 6)
+	if err != nil {
+		return 3
+	}
+	return d.RecommendedBlocks / 2
+}
+
+func drawSeed() uint64 {
+	var b [8]byte
+	rand.Read(b[:]) // never fails since Go 1.24
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+// model is the catalog entry with local paths and manifests filled in.
+func (s *Service) model(ctx context.Context, name string) (matrix.Model, error) {
+	m, err := s.catalog.Model(name)
+	if u, ok := errors.AsType[*catalog.UnknownModel](err); ok {
+		return m, &Error{Cause: CauseUsage, Err: u}
+	} else if err != nil {
+		return m, err
+	}
+	for i := range m.Artifacts {
+		if err := s.locate(ctx, &m.Artifacts[i]); err != nil {
+			return m, err
+		}
+	}
+	return m, nil
+}
+
+func (s *Service) points(q Request, profile workload.Profile) ([]matrix.Point, []string, error) {
+	name := cmp.Or(q.Workload, s.cfg.Workload, workload.Default)
+	w, ok := workload.Named(name)
+	var floor time.Duration
+	if u, own := s.cfg.Workloads[name]; own {
+		shape := workload.Shape{Endpoint: cmp.Or(u.Endpoint, "completions"), PromptTokens: u.PromptTokens, OutputTokens: u.OutputTokens,
+			IgnoreEOS: u.IgnoreEOS == nil || *u.IgnoreEOS, SharedPrefix: u.SharedPrefix, IdleLimit: time.Duration(u.IdleSeconds) * time.Second, TotalLimit: time.Duration(u.TotalSeconds) * time.Second}
+		w, ok, floor = workload.Levels(name, shape, u.Concurrency...), true, time.Duration(u.LegSeconds)*time.Second
+	}
+	if !ok {
+		known := slices.Concat(workload.Names(), slices.Sorted(maps.Keys(s.cfg.Workloads)))
+		return nil, nil, fail(CauseUsage, near(name, known), "no workload %q; there are %s", name, strings.Join(known, ", "))
+	}
+	if err := w.Validate(); err != nil {
+		return nil, nil, &Error{Cause: CauseUsage, Err: err}
+	}
+	if len(q.Points) > 0 {
+		profile.Levels = nil
+	}
+	points := workload.Points(w, profile)
+	if len(q.Points) > 0 {
+		var ids []string
+		for _, p := range points {
+			ids = append(ids, p.ID)
+		}
+		for _, id := range q.Points {
+			if !slices.Contains(ids, id) {
+				return nil, nil, fail(CauseUsage, "", "workload %s has no point %q; there are %s", name, id, strings.Join(ids, ", "))
+			}
+		}
+		points = slices.DeleteFunc(points, func(p matrix.Point) bool { return !slices.Contains(q.Points, p.ID) })
+	}
+	if floor == 0 {
+		return points, nil, nil
+	}
+	return s.grow(points, floor)
+}
+
+func pairs(list []string, t *team) ([]matrix.Pair, error) {
+	var out []matrix.Pair
+	for _, x := range list {
+		a, b, ok := strings.Cut(x, ":")
+		if !ok || a == "" || b == "" || a == b {
+			return nil, fail(CauseUsage, "", "pair %q: write two different labels as A:B", x)
+		}
+		for _, l := range []string{a, b} {
+			if t.member(l) == nil {
+				return nil, fail(CauseUsage, near(l, t.labels()), "pair %q: there is no instance %q; there are %s", x, l, strings.Join(t.labels(), ", "))
+			}
+		}
+		out = append(out, matrix.NewPair(a, b))
+	}
+	return out, nil
+}
+
+func near(name string, known []string) string {
+	if n := catalog.Near(name, known); len(n) > 0 {
+		return "did you mean " + strings.Join(n, " or ") + "?"
+	}
+	return ""
+}
+
+// method is everything that defines the measurement (protocol §8).
+func (s *Service) method(profile workload.Profile, box gates.Profile, points []matrix.Point, corpus string) matrix.Method {
+	m := matrix.Method{
+		Protocol: protocolVersion, Client: clientVersion, Formula: metrics.Broker, GateTable: gateVersion, Box: box.Name, Profile: profile.Name, Points: points, Corpus: corpus,
+		Repetitions: profile.Repetitions, WarmupRecipe: "one request per stream, from prompts of its own, same concurrency", Fold: "median", Cache: "off",
+		PageCache: "evicted before the load", Residency: "alternating", Schedule: "superblock", PinState: s.pinState(), SamplerHz: samplerHz,
+		Margins:  map[string]string{"integral": "0.02", "energy": "0.02", "phase": "0.05", "tail": "0.05", "itl": "0.05", "memory": "0.05"},
+		Sampling: map[string]string{"temperature": "0", "top_p": "1"},
+	}
+	for _, x := range metrics.Catalog() {
+		if x.Primary {
+			m.Primary = append(m.Primary, x.Name)
+		}
+	}
+	return m
+}
+
+// trim leaves out what does not fit a budget, openly: points from the largest concurrency down, then groups from the last.
+// What remains is a smaller plan with a method id of its own, never a plan that is cut off while it runs.
+func (s *Service) trim(p *matrix.Plan, model matrix.Model, budget time.Duration) error {
+	refit := func() error {
+		var err error
+		if p.MethodID, err = p.Method.ID(); err != nil {
+			return err
+		}
+		p.Cost = schedule.Cost(*p)
+		s.estimate(p, model)
+		return nil
+	}
+	for p.Cost.Estimate > budget && len(p.Method.Points) > 1 {
+		last := p.Method.Points[len(p.Method.Points)-1]
+		p.Method.Points = p.Method.Points[:len(p.Method.Points)-1]
+		p.LeftOut = append(p.LeftOut, matrix.LeftOut{What: "point " + last.ID, Why: fmt.Sprintf("the plan would take about %v, the budget is %v", p.Cost.Estimate.Round(time.Minute), budget)})
+		if err := refit(); err != nil {
+			return err
+		}
+	}
+	for p.Cost.Estimate > budget && len(p.Groups) > 1 {
+		last := p.Groups[len(p.Groups)-1]
+		p.Groups = p.Groups[:len(p.Groups)-1]
+		p.LeftOut = append(p.LeftOut, matrix.LeftOut{What: "group " + last.ID, Why: fmt.Sprintf("the plan would take about %v, the budget is %v", p.Cost.Estimate.Round(time.Minute), budget)})
+		if err := refit(); err != nil {
+			return err
+		}
+	}
+	if p.Cost.Estimate > budget {
+		return fail(CauseUsage, "give a larger --budget, fewer --points or another --profile", "the smallest plan takes about %v, more than the budget of %v", p.Cost.Estimate.Round(time.Minute), budget)
+	}
+	return nil
+}

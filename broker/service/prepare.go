@@ -1,0 +1,176 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"enginebroker/broker/config"
+	"enginebroker/matrix"
+	"enginebroker/matrix/gates"
+	"enginebroker/matrix/workload"
+)
+
+// readyLimit is how long an engine may take from launch to its first token: cold loads take 5–15 minutes on a GB10
+// (engines.md I), a first start compiles and captures graphs on top.
+const readyLimit = 45 * time.Minute
+
+// Prepare is Plan for a run that follows: it builds the prompt corpus first where an engine can count tokens, because the
+// corpus is part of the method.
+func (s *Service) Prepare(ctx context.Context, q Request, on func(Event)) (Planned, error) {
+	t, err := s.team(ctx, q)
+	if err != nil {
+		return Planned{}, err
+	}
+	defer t.close()
+	return s.prepare(ctx, q, t, on)
+}
+
+func (s *Service) prepare(ctx context.Context, q Request, t *team, on func(Event)) (Planned, error) {
+	p, err := s.plan(ctx, q, t)
+	if err != nil || p.Runnable() != nil {
+		return p, err
+	}
+	model, err := s.model(ctx, q.Model)
+	if err != nil {
+		return p, err
+	}
+	profile, _ := workload.ProfileNamed(p.Plan.Profile)
+	spec := corpusSpec(model, p.Plan.Method.Points, profile, p.Plan.Groups)
+	built, err := s.ensureCorpus(ctx, t, model, spec, func(text string) { on(Event{At: s.now(), Kind: "corpus", Text: text}) })
+	if err != nil || !built {
+		return p, err
+	}
+	seed, err := p.Seed()
+	if err != nil {
+		return p, err
+	}
+	q.Seed = matrix.Some(seed)
+	return s.plan(ctx, q, t)
+}
+
+// Seed is the seed of the plan.
+func (p Planned) Seed() (uint64, error) { return strconv.ParseUint(p.Plan.Seed, 10, 64) }
+
+// Runnable says why a plan cannot be run here and now; nil if it can.
+func (p Planned) Runnable() error {
+	switch {
+	case len(p.Plan.Groups) == 0:
+		return fail(CauseNotComparable, "", "no pair is comparable: every pair is refused, with its reason, in the plan above")
+	case len(p.Missing) > 0:
+		var b []byte
+		for _, label := range sortedKeys(p.Missing) {
+			b = fmt.Appendf(b, "\n  %s", label)
+			for _, l := range p.Missing[label] {
+				b = fmt.Appendf(b, "\n    looked for %s", l)
+			}
+		}
+		return fail(CauseNotInstalled, "install what is missing, name where it is in broker.yaml, or leave it out with --engines", "the plan above cannot run, some engines are not here:%s", b)
+	case len(p.NoFiles) > 0:
+		var b []byte
+		for _, id := range slices.Sorted(slices.Values(p.NoFiles)) {
+			b = fmt.Appendf(b, "\n  %s", id)
+		}
+		return fail(CauseNotInstalled, "name their paths under artifacts in broker.yaml, or put the snapshot into the Hugging Face cache", "the plan above cannot run, these artifacts have no local files:%s", b)
+	}
+	return nil
+}
+
+// boxProfile is the profile that the plan is made for. A team of simulated engines has no box.
+func (s *Service) boxProfile(ctx context.Context, t *team) (gates.Profile, error) {
+	name := s.cfg.Box
+	simulated := len(t.members) > 0
+	for _, m := range t.members {
+		simulated = simulated && m.desc.Simulated
+	}
+	switch {
+	case simulated:
+		name = "simulated"
+	case name == "":
+		b, done, err := s.box(ctx, "", nil)
+		if err != nil {
+			return gates.Profile{}, err
+		}
+		name = b.Profile().Name
+		done()
+	}
+	p, err := gates.ProfileByName(name)
+	if err != nil {
+		return p, &Error{Cause: CauseUsage, Err: err}
+	}
+	return p, nil
+}
+
+// startRequest is what an arm's server is started with, but for the load's own id, log and port.
+func (s *Service) startRequest(in config.Instance, model matrix.Model, a matrix.Artifact, limits matrix.Limits) (matrix.StartRequest, error) {
+	port, err := freePort()
+	if err != nil {
+		return matrix.StartRequest{}, err
+	}
+	private, err := matrix.Digest([]any{in.Label, in.Plugin, in.Settings})
+	if err != nil {
+		return matrix.StartRequest{}, err
+	}
+	cache := filepath.Join(s.state, "cache", in.Label+"-"+private[:12])
+	for _, d := range []string{cache, filepath.Join(s.state, "servers"), filepath.Join(s.state, "logs")} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return matrix.StartRequest{}, err
+		}
+	}
+	return matrix.StartRequest{
+		ModelName: model.Name, Artifact: a, Policy: in.Policy, Limits: limits, PrefixCache: "off", ComputeDtype: in.ComputeDtype, Seed: 0,
+		Host: "127.0.0.1", Port: port, CacheDir: cache, StatePath: filepath.Join(s.state, "servers", in.Label+".json"), ReadyLimit: readyLimit,
+		Settings: in.Settings,
+	}, nil
+}
+
+// freePort asks the kernel for a port that nobody listens on. The adapter checks again before and after the launch.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("no free port on 127.0.0.1: %w", err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	return port, l.Close()
+}
+
+// runName is the name of a new run: what it is about and when it began.
+func (s *Service) runName(q Request) (string, error) {
+	name := cmp.Or(q.Run, q.Model+"-"+s.now().Format("20060102-150405"))
+	if !runRule.MatchString(name) {
+		return "", fail(CauseUsage, "", "run name %q: letters, digits, '.', '_' and '-', at most 80, beginning with a letter or digit", name)
+	}
+	return name, nil
+}
+
+// runDir is the folder of a run by its name; a path to one is taken as well.
+func (s *Service) runDir(name string) (string, error) {
+	if name == "" {
+		return "", fail(CauseUsage, "", "no run is named; broker runs lists them")
+	}
+	if runRule.MatchString(name) {
+		dir := filepath.Join(s.runs, name)
+		if _, err := os.Stat(dir); err == nil {
+			return dir, nil
+		}
+	}
+	if _, err := os.Stat(filepath.Join(name, "plan.json")); err == nil && filepath.Base(name) != name {
+		return filepath.Abs(name)
+	}
+	list, err := s.Runs(context.Background())
+	if err != nil {
+		return "", errors.Join(err, fail(CauseNotFound, "", "no run %q in %s", name, s.runs))
+	}
+	var known []string
+	for _, r := range list {
+		known = append(known, r.Name)
+	}
+	return "", fail(CauseNotFound, near(name, known), "no run %q in %s", name, s.runs)
+}

@@ -1,0 +1,362 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"enginebroker/matrix"
+	"enginebroker/matrix/box"
+	"enginebroker/matrix/gates"
+	"enginebroker/matrix/ledger"
+	"enginebroker/matrix/metrics"
+	"enginebroker/matrix/run"
+	"enginebroker/matrix/schedule"
+	"enginebroker/matrix/stopwatch"
+	"enginebroker/matrix/verdict"
+	"enginebroker/matrix/workload"
+)
+
+// States of a run.
+const (
+	StateRunning     = "running"
+	StateComplete    = "complete"
+	StateInterrupted = "interrupted"
+	StatePendingGrid = "pending_grid"
+	StateAborted     = "aborted"
+)
+
+// Outcome is what came of a run.
+type Outcome struct {
+	Run    string        `json:"run"` // empty where no evidence was begun
+	Report matrix.Report `json:"report"`
+}
+
+// Matrix measures what was asked for. Where it ends early, the outcome holds the report of what there is, and the error
+// says how to go on.
+func (s *Service) Matrix(ctx context.Context, q Request, on func(Event)) (Outcome, error) {
+	name, err := s.runName(q)
+	if err != nil {
+		return Outcome{}, err
+	}
+	t, err := s.team(ctx, q)
+	if err != nil {
+		return Outcome{}, err
+	}
+	defer t.close()
+	p, err := s.prepare(ctx, q, t, on)
+	if err != nil {
+		return Outcome{}, err
+	}
+	if err := p.Runnable(); err != nil {
+		return Outcome{}, err
+	}
+	dir := filepath.Join(s.runs, name)
+	led, err := ledger.Create(dir, p.Plan)
+	if err != nil {
+		return Outcome{}, &Error{Cause: CauseUsage, Err: err}
+	}
+	defer led.Close()
+	g := matrix.GridInfo{Index: 0, Seed: p.Plan.Seed}
+	return s.perform(ctx, t, led, g, prior{extended: map[string]int{}}, on)
+}
+
+// Resume goes on with a run: on the boot of its open grid at the first incomplete superblock, on another boot with a new
+// grid (protocol §8). Nothing that defines the run may have changed.
+func (s *Service) Resume(ctx context.Context, name string, on func(Event)) (Outcome, error) {
+	dir, err := s.runDir(name)
+	if err != nil {
+		return Outcome{}, err
+	}
+	led, found, err := ledger.Open(dir)
+	if err != nil {
+		cause := CauseEvidence
+		if errors.Is(err, ledger.ErrBusy) {
+			cause = CauseBusy
+		}
+		return Outcome{}, &Error{Cause: cause, Err: err}
+	}
+	defer led.Close()
+	for _, f := range found {
+		on(Event{At: s.now(), Kind: "finding", Text: f.String()})
+	}
+	plan := led.Plan()
+	t, err := s.team(ctx, Request{Engines: instancesOf(plan)})
+	if err != nil {
+		return Outcome{}, err
+	}
+	defer t.close()
+	if err := sameArms(plan, t); err != nil {
+		return Outcome{}, err
+	}
+	ev, err := s.evidence(ctx, led)
+	if err != nil {
+		return Outcome{}, err
+	}
+	g, pr, err := s.next(plan, ev)
+	if err != nil {
+		return Outcome{Run: filepath.Base(dir)}, err
+	}
+	for _, l := range pr.loads {
+		on(Event{At: s.now(), Kind: "reused", Load: l.ID, Arm: l.Slot.Arm, Text: "evidence of " + l.StartUTC.Format(time.RFC3339)})
+	}
+	return s.perform(ctx, t, led, g, pr, on)
+}
+
+// prior is the evidence of the open grid that a resumed run uses again.
+type prior struct {
+	resumed bool
+	loads   []matrix.LoadRecord
+	legs    []run.Leg
+	seq     int
+	// extended counts the superblocks that the open grid added, by group.
+	extended map[string]int
+}
+
+// next decides which grid a resumed run continues or opens.
+func (s *Service) next(plan matrix.Plan, ev evidence) (matrix.GridInfo, prior, error) {
+	boot, err := box.CurrentBoot()
+	if err != nil {
+		return matrix.GridInfo{}, prior{}, err
+	}
+	pr := prior{seq: ev.seq, extended: map[string]int{}}
+	if len(ev.grids) == 0 {
+		return matrix.GridInfo{Index: 0, Seed: plan.Seed}, pr, nil
+	}
+	last := ev.grids[len(ev.grids)-1]
+	switch {
+	case !last.Info.Done && last.Info.BootID == boot:
+		pr.resumed = true
+		pr.loads, pr.extended = last.Loads, ev.extended[last.Info.Index]
+		for _, l := range last.Legs {
+			pr.legs = append(pr.legs, run.Leg{Record: l.Record, Gate: l.Gate, Values: l.Values})
+		}
+		return last.Info, pr, nil
+	case last.Info.Done && last.Info.BootID == boot && len(ev.grids) < plan.Grids:
+		return last.Info, pr, fail(CauseUsage, "reboot, then run broker resume again: one boot says nothing about the next",
+			"grid %d of %d is complete on this boot; the next one needs another boot", last.Info.Index+1, plan.Grids)
+	case last.Info.Done && len(ev.grids) >= plan.Grids:
+		return last.Info, pr, fail(CauseUsage, "broker report prints it", "the run is complete")
+	}
+	seed, err := schedule.NextGridSeed(last.Info.Seed)
+	if err != nil {
+		return matrix.GridInfo{}, pr, err
+	}
+	return matrix.GridInfo{Index: last.Info.Index + 1, Seed: seed}, pr, nil
+}
+
+// perform runs one grid and judges the run.
+func (s *Service) perform(ctx context.Context, t *team, led *ledger.Run, g matrix.GridInfo, pr prior, on func(Event)) (Outcome, error) {
+	name := filepath.Base(led.Dir())
+	out := Outcome{Run: name}
+	plan := led.Plan()
+	bx, done, err := s.box(ctx, plan.Box, func(text string) { on(Event{At: s.now(), Kind: "settle", Text: text}) })
+	if err != nil {
+		return Outcome{}, err
+	}
+	defer done()
+	lock, err := bx.Acquire("run " + name)
+	if err != nil {
+		return Outcome{}, &Error{Cause: CauseBusy, Err: err}
+	}
+	defer lock.Release()
+	g.BootID = bx.BootID()
+	cfg, err := s.runConfig(ctx, t, led, bx, g, pr, on)
+	if err != nil {
+		return Outcome{}, err
+	}
+	if err := s.opening(led, bx, pr, g); err != nil {
+		return out, err
+	}
+	s.summarise(led, StateRunning, "")
+	runErr := run.Run(ctx, cfg)
+	state, why, next := s.ended(runErr, plan, g, name)
+	if _, err := led.Append(ledger.KindRunClose, s.now(), ledger.RunClose{State: state, Next: next}); err != nil {
+		return out, errors.Join(runErr, err)
+	}
+	s.summarise(led, state, next)
+	report, err := s.judged(context.WithoutCancel(ctx), led)
+	if err != nil {
+		return out, errors.Join(runErr, err)
+	}
+	out.Report = report
+	if err := s.writeReport(led, report); err != nil {
+		return out, errors.Join(runErr, err)
+	}
+	return out, why
+}
+
+// ended turns how a grid ended into the state of its run, the error a caller gets, and what to do next.
+func (s *Service) ended(err error, plan matrix.Plan, g matrix.GridInfo, name string) (state string, why error, next string) {
+	resume := "broker resume " + name
+	switch {
+	case err == nil && g.Index+1 < plan.Grids:
+		return StatePendingGrid, nil, fmt.Sprintf("grid %d pending: reboot, then %s", g.Index+2, resume)
+	case err == nil:
+		return StateComplete, nil, ""
+	case errors.Is(err, run.ErrInterrupted):
+		return StateInterrupted, &Error{Cause: CauseInterrupted, Err: err, Fix: "go on with: " + resume}, resume
+	case errors.Is(err, run.ErrBudget):
+		return StateInterrupted, &Error{Cause: CauseInterrupted, Err: err, Fix: "go on with: " + resume}, resume
+	}
+	return StateAborted, err, resume
+}
+
+func (s *Service) opening(led *ledger.Run, bx *box.Box, pr prior, g matrix.GridInfo) error {
+	if pr.resumed {
+		var reused []string
+		for _, l := range pr.loads {
+			reused = append(reused, l.ID)
+		}
+		if _, err := led.Append(ledger.KindResume, s.now(), ledger.Resume{BootID: g.BootID, Grid: g.Index, Reused: reused}); err != nil {
+			return err
+		}
+	} else if g.Index == 0 {
+		for _, r := range led.Plan().Refusals {
+			if _, err := led.Append(ledger.KindRefusal, s.now(), ledger.Refusal{Pair: matrix.Some(r), Reason: r.Reason, Detail: r.Detail}); err != nil {
+				return err
+			}
+		}
+	}
+	_, err := led.Append(ledger.KindBox, s.now(), ledger.Box{Facts: bx.Facts()})
+	return err
+}
+
+func (s *Service) runConfig(ctx context.Context, t *team, led *ledger.Run, bx *box.Box, g matrix.GridInfo, pr prior, on func(Event)) (run.Config, error) {
+	plan := led.Plan()
+	model, err := s.model(ctx, plan.Model)
+	if err != nil {
+		return run.Config{}, err
+	}
+	if err := sameFiles(plan, model); err != nil {
+		return run.Config{}, err
+	}
+	profile, ok := workload.ProfileNamed(plan.Profile)
+	if !ok {
+		return run.Config{}, fail(CauseEvidence, "", "plan.json names profile %q, which this program does not know", plan.Profile)
+	}
+	gate, err := gates.ProfileByName(plan.Box)
+	if err != nil {
+		return run.Config{}, err
+	}
+	corpus, err := s.corpus(corpusSpec(model, plan.Method.Points, profile, plan.Groups))
+	if err != nil {
+		return run.Config{}, err
+	}
+	if id := corpus.Identity(); id != plan.Method.Corpus {
+		return run.Config{}, fail(CauseEvidence, "build the corpus the plan was made with, or start a new run", "the prompt corpus is %.16s…, the plan was made with %.16s…", id, plan.Method.Corpus)
+	}
+	live := &liveJudge{plan: gridPlan(plan, profile, g), profile: gate, extended: pr.extended}
+	cfg := run.Config{
+		Plan: live.plan, Grid: g, Resumed: pr.resumed, Done: pr.loads, DoneLegs: pr.legs, Seq: pr.seq,
+		Engine:   func(ctx context.Context, instance string) (run.Engine, error) { return s.launched(ctx, t, instance) },
+		Artifact: artifactsOf(model),
+		CheckPin: s.checkPin,
+		NextSB:   func(group, drawn int) matrix.Superblock { return schedule.Next(plan, group, drawn) },
+		Points:   schedule.Points, Box: boxOf{bx}, Stopwatch: clock{}, Prompts: prompts{corpus}, Recorder: recorder{led}, Judge: live,
+		Now: s.now, Event: func(e run.Event) { on(Event(e)) },
+	}
+	cfg.Request = func(arm matrix.Arm, a matrix.Artifact) (matrix.StartRequest, error) {
+		in, ok := s.cfg.Instance(arm.Instance)
+		if !ok {
+			return matrix.StartRequest{}, fmt.Errorf("no instance %q", arm.Instance)
+		}
+		return s.startRequest(in, model, a, arm.Limits)
+	}
+	return cfg, nil
+}
+
+// gridPlan is the plan with the superblocks of one grid: the planned ones for the first, a confirmation for the others.
+func gridPlan(plan matrix.Plan, profile workload.Profile, g matrix.GridInfo) matrix.Plan {
+	if g.Index == 0 {
+		return plan
+	}
+	p := plan
+	p.Groups = slices.Clone(plan.Groups)
+	p.Seed = g.Seed
+	// The first grid was validated with the same arms, so that filling cannot fail here.
+	if err := schedule.Fill(&p, func(arms int) int {
+		return cmp.Or(profile.Confirmation, superblocks(profile, arms))
+	}); err != nil {
+		panic(err)
+	}
+	return p
+}
+
+func artifactsOf(model matrix.Model) func(matrix.Arm) (matrix.Artifact, []string, error) {
+	return func(arm matrix.Arm) (matrix.Artifact, []string, error) {
+		a, ok := model.Artifact(arm.Artifact)
+		if !ok {
+			return a, nil, fmt.Errorf("the catalog has no artifact %q any more", arm.Artifact)
+		}
+		return a, files(a), nil
+	}
+}
+
+// liveJudge reduces legs while a grid runs, by the same functions that judge the evidence later.
+type liveJudge struct {
+	plan     matrix.Plan // of this grid
+	profile  gates.Profile
+	extended map[string]int // superblocks added, by group
+}
+
+func (j *liveJudge) Leg(rec matrix.LegRecord, arm matrix.Arm, point matrix.Point) (run.Leg, error) {
+	l := reduce(j.plan, j.profile, rec, arm, point)
+	return run.Leg{Record: l.Record, Gate: l.Gate, Values: l.Values}, nil
+}
+
+func (j *liveJudge) Next(g matrix.GridInfo, loads []matrix.LoadRecord, legs []run.Leg) (run.Next, error) {
+	grid := verdict.Grid{Info: g, Loads: loads, Target: targets(j.plan, j.extended)}
+	for _, l := range legs {
+		grid.Legs = append(grid.Legs, verdict.Leg{Record: l.Record, Gate: l.Gate, Values: l.Values})
+	}
+	res, err := verdict.Judge(verdict.Input{Plan: j.plan, Metrics: metrics.Catalog(), Profile: j.profile, Grids: []verdict.Grid{grid}, AA: verdict.AAMissing})
+	if err != nil {
+		return run.Next{}, err
+	}
+	var n run.Next
+	for _, r := range res.Rerun {
+		n.Rerun = append(n.Rerun, r.Group)
+	}
+	n.Extend = res.Extend
+	for _, x := range res.Extend {
+		j.extended[j.plan.Groups[x].ID]++
+	}
+	return n, nil
+}
+
+// reduce gates a leg and folds its values, then drops its requests: what is judged is small, the evidence is on disk.
+func reduce(plan matrix.Plan, profile gates.Profile, rec matrix.LegRecord, arm matrix.Arm, point matrix.Point) verdict.Leg {
+	g := gates.Leg(rec, arm, point, profile)
+	values := metrics.Leg(plan.Method.Formula, rec, g)
+	return verdict.Leg{Record: withoutRequests(rec), Gate: g, Values: values}
+}
+
+func withoutRequests(rec matrix.LegRecord) matrix.LegRecord {
+	rec.Warmup = nil
+	rec.Repetitions = slices.Clone(rec.Repetitions)
+	for i := range rec.Repetitions {
+		rec.Repetitions[i].Requests = nil
+	}
+	return rec
+}
+
+// clock adapts the stopwatch to what a run asks of it.
+type clock struct{}
+
+func (clock) Open(ctx context.Context, d matrix.Dialect, p matrix.Point) (run.Client, error) {
+	c, err := stopwatch.Open(ctx, d, p.Concurrency)
+	if err != nil {
+		return nil, err
+	}
+	return client{c}, nil
+}
+
+func (clock) Ask(ctx context.Context, d matrix.Dialect, prompt string, tokens int, limit time.Duration) (matrix.Request, error) {
+	p := matrix.Point{ID: "canary", Endpoint: "completions", OutputTokens: tokens, Concurrency: 1, Requests: 1, IdleLimit: limit, TotalLimit: limit}
+	return stopwatch.Once(ctx, d, p, stopwatch.Prompt{ID: "canary", Text: prompt})
+}

@@ -1,0 +1,45 @@
+package service
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// The state folder holds what is worth keeping between runs and can be made again: preflights on record, prompt corpora,
+// file hashes, A/A results. Each entry is one JSON file named by the digest of its key.
+
+// load reads an entry of the state folder into v; false where there is none.
+func (s *Service) load(kind, key string, v any) (bool, error) {
+	path := s.statePath(kind, key)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return false, fmt.Errorf("%s: %w; remove the file, it will be made again", path, err)
+	}
+	return true, nil
+}
+
+// save writes an entry so that it is there whole or not at all.
+func (s *Service) save(kind, key string, v any) error {
+	data, err := json.MarshalIndent(v, "", " ")
+	if err != nil {
+		return err
+	}
+	return writeWhole(s.statePath(kind, key), func(f *os.File) error {
+		_, err := f.Write(data)
+		return err
+	})
+}
+
+func (s *Service) statePath(kind, key string) string {
+	return filepath.Join(s.state, kind, key+".json")
+}

@@ -1,0 +1,238 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"enginebroker/matrix"
+	"enginebroker/matrix/ledger"
+	"enginebroker/matrix/stopwatch"
+)
+
+// measure runs the canary and the points of the load, in the order of its block.
+func (l *load) measure(ctx context.Context) error {
+	c, err := l.canary(ctx, "before")
+	if err != nil {
+		return err
+	}
+	l.rec.Canaries = append(l.rec.Canaries, c)
+	for _, p := range l.points() {
+		last, err := l.leg(ctx, p)
+		if err != nil || last {
+			return err
+		}
+	}
+	return nil
+}
+
+// leg measures one point. last says that the load cannot go on: the server died, hangs, or lost its identity.
+func (l *load) leg(ctx context.Context, p matrix.Point) (last bool, err error) {
+	rec := l.newLeg(p)
+	rec.Canaries = slices.Clone(l.rec.Canaries[len(l.rec.Canaries)-1:])
+	before, err := l.engine.Observe(ctx)
+	if err != nil {
+		rec.Missing = append(rec.Missing, "state before the leg: "+err.Error())
+	}
+	client, err := l.Stopwatch.Open(ctx, l.ready.Dialect, p)
+	if err != nil {
+		if ctx.Err() != nil {
+			return true, ErrInterrupted
+		}
+		rec.Died = true
+		rec.Note = "no connection: " + err.Error()
+		rec.Repetitions = []matrix.Repetition{{Planned: p.Requests}}
+		return true, l.put(rec, p, ledger.LegFiles{})
+	}
+	defer client.Close()
+	var files ledger.LegFiles
+	var heads [][2]int64
+	for rep := -1; rep < l.repetitions() && !rec.Hung; rep++ {
+		pass, err := l.pass(ctx, client, p, rep)
+		if err != nil {
+			if ctx.Err() != nil {
+				return true, ErrInterrupted
+			}
+			return true, fmt.Errorf("%s %s repetition %d: %w", l.rec.ID, p.ID, rep, err)
+		}
+		rec.Hung = rec.Hung || pass.rec.Hung()
+		if rep < 0 {
+			rec.Warmup, files.Warmup = pass.requests, pass.rec.Write
+			continue
+		}
+		files.Repetitions = append(files.Repetitions, pass.rec.Write)
+		start, end := pass.rec.Window()
+		rec.Repetitions = append(rec.Repetitions, matrix.Repetition{Index: rep, Start: start, End: end, Planned: p.Requests, Requests: pass.requests, Client: pass.rec.Cost()})
+		heads = append(heads, headsOf(pass.requests, start)...)
+	}
+	if len(rec.Repetitions) == 0 {
+		rec.Repetitions = []matrix.Repetition{{Planned: p.Requests}}
+	}
+	files.Clocks = l.window(&rec, heads)
+	l.after(ctx, &rec, before)
+	if !rec.Died && !rec.Hung {
+		c, err := l.canary(ctx, "after:"+p.ID)
+		if err != nil {
+			return true, err
+		}
+		l.rec.Canaries = append(l.rec.Canaries, c)
+		rec.Canaries = append(rec.Canaries, c)
+	}
+	rec.EndUTC = l.Now().UTC()
+	return rec.Died || rec.Hung || rec.PrintEnd != rec.ArmPrint, l.put(rec, p, files)
+}
+
+func (l *load) repetitions() int {
+	if l.slot.LeadIn {
+		return 1 // never scored
+	}
+	return l.Plan.Method.Repetitions
+}
+
+type pass struct {
+	rec      Recording
+	requests []matrix.Request
+}
+
+// pass runs the warm-up (rep −1) or one repetition.
+func (l *load) pass(ctx context.Context, client Client, p matrix.Point, rep int) (pass, error) {
+	n := p.Requests
+	if rep < 0 {
+		n = p.Warmup
+	}
+	prompts, err := l.Prompts.Take(l.block(), p, rep, n)
+	if err != nil {
+		return pass{}, err
+	}
+	point := p
+	point.Requests = n
+	job := stopwatch.Job{Dialect: l.ready.Dialect, Point: point, Repetition: rep, Prompts: prompts, ExpectCold: l.arm.Cache == "off", Seed: uint64(l.block()+1)<<16 | uint64(rep+1)}
+	if rep >= 0 && l.Window != nil {
+		l.Window(true)
+		defer l.Window(false)
+	}
+	rec, err := client.Run(ctx, job)
+	if err != nil {
+		return pass{}, err
+	}
+	if ctx.Err() != nil {
+		return pass{}, ctx.Err()
+	}
+	return pass{rec: rec, requests: rec.Reduce(l.ready.Dialect, point)}, nil
+}
+
+// block numbers the prompt partition: every arm of a block gets the same prompts. Lead-ins have their own.
+func (l *load) block() int {
+	if l.slot.LeadIn {
+		return -1 - l.slot.Superblock
+	}
+	return l.slot.Block
+}
+
+// headsOf lists [sent, first token] of each request in CLOCK_MONOTONIC.
+func headsOf(reqs []matrix.Request, start int64) [][2]int64 {
+	var out [][2]int64
+	for _, q := range reqs {
+		s, ok1 := q.Sent.Get()
+		f, ok2 := q.FirstToken.Get()
+		if ok1 && ok2 {
+			out = append(out, [2]int64{start + s, start + f})
+		}
+	}
+	return out
+}
+
+// window takes what the box showed over the leg.
+func (l *load) window(rec *matrix.LegRecord, heads [][2]int64) ledger.Writer {
+	first, last := rec.Repetitions[0], rec.Repetitions[len(rec.Repetitions)-1]
+	env, clock, raw := l.watch.Window(first.Start, last.End, heads)
+	rec.Env, rec.Clock = merge(rec.Env, env), clock
+	return raw
+}
+
+// after asks the server what it is now and what its counters moved.
+func (l *load) after(ctx context.Context, rec *matrix.LegRecord, before matrix.State) {
+	now, err := l.engine.Observe(ctx)
+	rec.MethodEnd = rec.MethodID
+	rec.Env.BootIDEnd = l.Box.BootID()
+	if err != nil {
+		rec.Missing = append(rec.Missing, "state after the leg: "+err.Error())
+		return
+	}
+	rec.Died = !now.Alive
+	rec.PrintEnd = now.Print
+	if rec.PrintEnd == "" && rec.Died {
+		rec.PrintEnd = rec.ArmPrint // a dead server is not another one; SERVER_DIED says what happened
+	}
+	if rec.Died && len(l.ready.Processes) > 0 {
+		rec.Env.KilledByHost = l.watch.Killed(l.ready.Processes[0])
+		if why := l.killed.Load(); why != nil {
+			rec.Env.KilledByHost = "the memory guard: " + *why
+		}
+	}
+	rec.Counter = matrix.Some(matrix.CounterDelta{Generated: delta(before.Generated, now.Generated), Cached: delta(before.CachedTokens, now.CachedTokens),
+		Drafted: delta(before.DraftedTokens, now.DraftedTokens), Accepted: delta(before.AcceptedTokens, now.AcceptedTokens)})
+}
+
+func delta(a, b matrix.Opt[int64]) matrix.Opt[int64] {
+	x, ok1 := a.Get()
+	y, ok2 := b.Get()
+	if !ok1 || !ok2 {
+		return matrix.Opt[int64]{}
+	}
+	return matrix.Some(y - x)
+}
+
+func (l *load) newLeg(p matrix.Point) matrix.LegRecord {
+	return matrix.LegRecord{
+		ID: matrix.LegID{Load: l.rec.Seq, Grid: l.Grid.Index, Group: l.group.ID, Superblock: l.slot.Superblock, Block: l.slot.Block,
+			Position: l.slot.Position, Arm: l.arm.Label, Point: p.ID, LeadIn: l.slot.LeadIn},
+		ArmKey: l.arm.Key, ArmPrint: l.ready.Print, PrintEnd: l.ready.Print, MethodID: l.Plan.MethodID, MethodEnd: l.Plan.MethodID,
+		LoadID: l.rec.ID, Seq: l.rec.Seq, StartUTC: l.Now().UTC(), Env: l.env,
+	}
+}
+
+// put writes a leg before anything else happens, then lets the judge reduce it.
+func (l *load) put(rec matrix.LegRecord, p matrix.Point, files ledger.LegFiles) error {
+	if err := l.Recorder.PutLeg(rec, files); err != nil {
+		return err
+	}
+	leg, err := l.Judge.Leg(rec, l.arm, p)
+	if err != nil {
+		return err
+	}
+	l.legs = append(l.legs, leg)
+	codes := make([]string, len(leg.Gate.Codes))
+	for i, c := range leg.Gate.Codes {
+		codes[i] = string(c)
+	}
+	l.runner.event(l.event(Event{Kind: "leg", Point: p.ID, Codes: codes}))
+	return nil
+}
+
+// canary asks the artifact's question, or, where it has none, the same prompt twice.
+func (l *load) canary(ctx context.Context, when string) (matrix.CanaryResult, error) {
+	artifact, _, err := l.Artifact(l.arm)
+	if err != nil {
+		return matrix.CanaryResult{}, err
+	}
+	q, known := artifact.Canary.Get()
+	if !known {
+		q = matrix.Canary{Prompt: selfMatchPrompt, Tokens: 32}
+	}
+	ask := func() (matrix.Request, error) {
+		return l.Stopwatch.Ask(ctx, l.ready.Dialect, q.Prompt, q.Tokens, canaryLimit)
+	}
+	one, err := ask()
+	if err != nil {
+		return matrix.CanaryResult{}, interrupted(ctx, err)
+	}
+	if known {
+		return judgeCanary(when, q.Answer, one), nil
+	}
+	two, err := ask()
+	if err != nil {
+		return matrix.CanaryResult{}, interrupted(ctx, err)
+	}
+	return selfMatch(when, one, two), nil
+}
