@@ -28,6 +28,7 @@ type Start struct {
 	Runtime  Runtime
 	Spec     Spec
 	Limit    time.Duration // until ready
+	Cleanup  time.Duration // for stopping a start that failed, or what an earlier one left; 0: DefaultCleanup
 	Causes   []Cause       // the adapter's table of root causes
 	Progress func(matrix.Progress)
 	// Ready returns once a token of the right model was generated, or with the reason why that cannot happen any more: a
@@ -35,8 +36,8 @@ type Start struct {
 	Ready func(ctx context.Context, t Tree, progress func(matrix.Progress)) error
 }
 
-// stopLimit is how long a failed start may take to be cleaned up.
-const stopLimit = 15 * time.Second
+// DefaultCleanup lets an engine that drains before it exits do so: SGLang took 4.4 s idle (engines.md D8).
+const DefaultCleanup = 15 * time.Second
 
 // errRootGone ends the context of Ready.
 var errRootGone = errors.New("the server's root process is gone")
@@ -47,10 +48,13 @@ func Launch(ctx context.Context, s Start) (Tree, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, &matrix.StartFailure{Code: CodeCancelled, Phase: "launch", Message: "cancelled before the launch"}
 	}
+	if s.Cleanup == 0 {
+		s.Cleanup = DefaultCleanup
+	}
 	phase := &phases{last: "launch", report: s.Progress}
 	phase.say(matrix.Progress{Phase: "launch"})
 	if s.Spec.StatePath != "" {
-		if _, err := s.Runtime.Recover(ctx, s.Spec.StatePath, stopLimit); err != nil {
+		if _, err := s.Runtime.Recover(ctx, s.Spec.StatePath, s.Cleanup); err != nil {
 			return nil, &matrix.StartFailure{Code: CodeLeftover, Phase: "launch", Message: err.Error()}
 		}
 	}
@@ -105,7 +109,7 @@ func (s Start) await(ctx context.Context, t Tree, phase *phases) error {
 // fail stops the tree and says why the start failed.
 func (s Start) fail(t Tree, phase *phases, cause error) error {
 	exit, exited := t.Exit().Get() // before our own signals
-	stopped, err := t.Stop(context.Background(), stopLimit)
+	stopped, err := t.Stop(context.Background(), s.Cleanup)
 	f, typed := errors.AsType[*matrix.StartFailure](cause)
 	if !typed {
 		f = &matrix.StartFailure{Message: cause.Error()}
