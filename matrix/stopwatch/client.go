@@ -3,7 +3,6 @@ package stopwatch
 import (
 	"context"
 	"errors"
-	"io"
 
 	"enginebroker/matrix"
 )
@@ -28,15 +27,3 @@ func (c *Client) Close() error { return nil }
 func Once(ctx context.Context, d matrix.Dialect, p matrix.Point, prompt Prompt) (matrix.Request, error) {
 	return matrix.Request{}, errNotBuilt
 }
-
-// Reduce turns a recording into requests.
-func Reduce(rec *Recording, d matrix.Dialect, p matrix.Point) []matrix.Request { return nil }
-
-// Cost is what the client measured of itself; requests are those Reduce made of the recording.
-func (r *Recording) Cost(requests []matrix.Request) matrix.ClientCost { return matrix.ClientCost{} }
-
-// WriteTo writes the recording.
-func (r *Recording) WriteTo(w io.Writer) (int64, error) { return 0, errNotBuilt }
-
-// ReadRecording reads a recording whole.
-func ReadRecording(r io.Reader) (*Recording, error) { return nil, errNotBuilt }

@@ -1,0 +1,453 @@
+package stopwatch
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"enginebroker/matrix"
+)
+
+const (
+	maxCorpusBody = 256 << 20 // of one corpus file, decoded
+	maxInline     = 2000      // runes of content that a record writes out; longer content is given by its hash
+)
+
+// companion is the description beside a recorded stream (testdata/sse/README.md).
+type companion struct {
+	ID       string `json:"id"`
+	Body     string `json:"body"`
+	Endpoint string `json:"endpoint"` // chat, completions, llamacpp_native or sglang_native
+	HTTP     struct {
+		Status  int               `json:"status"`
+		Headers map[string]string `json:"headers"`
+	} `json:"http"`
+	Request struct {
+		Model      string `json:"model"`
+		MaxTokens  int64  `json:"max_tokens"`
+		IgnoreEOS  bool   `json:"ignore_eos"`
+		ExpectCold bool   `json:"expect_cold"`
+		N          int64  `json:"n"`
+	} `json:"request"`
+	Transport struct {
+		Segments json.RawMessage `json:"segments"`
+		End      string          `json:"end"`
+	} `json:"transport"`
+	Expect json.RawMessage `json:"expect"`
+}
+
+// CorpusRecord is what a recorded stream parses to, in the words and the order of the corpus.
+type CorpusRecord struct {
+	SSEEvents       int                     `json:"sse_events"`
+	Comments        int                     `json:"comments"`
+	JSONEvents      int                     `json:"json_events"`
+	TokenEvents     int                     `json:"token_events"`
+	FirstTokenEvent matrix.Opt[int]         `json:"first_token_event"`
+	FirstTokenKind  matrix.Opt[string]      `json:"first_token_kind"`
+	Content         matrix.Opt[string]      `json:"content,omitzero"`
+	Reasoning       string                  `json:"reasoning"`
+	ToolArgs        string                  `json:"tool_args"`
+	PerChoice       map[string]CorpusChoice `json:"per_choice"`
+	Usage           json.RawMessage         `json:"usage"`
+	UsageEvent      matrix.Opt[int]         `json:"usage_event"`
+	FinishReason    matrix.Opt[string]      `json:"finish_reason"`
+	Done            bool                    `json:"done"`
+	EventsAfterDone int                     `json:"events_after_done"`
+	Error           *CorpusError            `json:"error"`
+	Flags           []string                `json:"flags"`
+	Reasons         []string                `json:"reasons"`
+	Verdict         matrix.Outcome          `json:"verdict"`
+	ContentSHA256   string                  `json:"content_sha256,omitempty"`
+	ContentRunes    int                     `json:"content_len_runes,omitempty"`
+	Timing          *CorpusTiming           `json:"timing,omitempty"`
+
+	id     string
+	expect json.RawMessage
+}
+
+// CorpusChoice is one choice of a stream that asked for several.
+type CorpusChoice struct {
+	Content      string             `json:"content"`
+	Reasoning    string             `json:"reasoning"`
+	FinishReason matrix.Opt[string] `json:"finish_reason"`
+}
+
+// CorpusError is the error a server reported, its members as they stood.
+type CorpusError struct {
+	Message json.RawMessage `json:"message"`
+	Type    json.RawMessage `json:"type"`
+	Code    json.RawMessage `json:"code"`
+}
+
+// CorpusTiming says what may be derived from the arrivals; absent where the token count cannot be trusted.
+type CorpusTiming struct {
+	PerTokenITL bool            `json:"per_token_itl_valid"`
+	FirstAnswer matrix.Opt[int] `json:"first_answer_event,omitzero"` // the first content after reasoning
+	Why         string          `json:"why,omitempty"`
+}
+
+// ID is the companion's id.
+func (r CorpusRecord) ID() string { return r.id }
+
+// JSON writes the record as the corpus writes it: indented by one space, text unescaped.
+func (r CorpusRecord) JSON() ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", " ")
+	if err := enc.Encode(r); err != nil {
+		return nil, fmt.Errorf("%s: %w", r.id, err)
+	}
+	return b.Bytes(), nil
+}
+
+// explanations are members that explain in free text and are not compared: note, and these of timing.
+var explanations = []string{"why", "tpot_rule"}
+
+// Expected reports whether the companion states an expectation.
+func (r CorpusRecord) Expected() bool { return len(r.expect) > 0 && string(r.expect) != "null" }
+
+// Differences compares the record with the companion's expectation, member by member; empty where they agree or where
+// there is no expectation.
+func (r CorpusRecord) Differences() ([]string, error) {
+	if !r.Expected() {
+		return nil, nil
+	}
+	own, err := r.JSON()
+	if err != nil {
+		return nil, err
+	}
+	got, err := members(own)
+	if err != nil {
+		return nil, err
+	}
+	want, err := members(r.expect)
+	if err != nil {
+		return nil, fmt.Errorf("%s: expect: %w", r.id, err)
+	}
+	return compare("", got, want), nil
+}
+
+func members(b []byte) (map[string]any, error) {
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.UseNumber()
+	m := map[string]any{}
+	if err := dec.Decode(&m); err != nil {
+		return nil, err
+	}
+	delete(m, "note")
+	if t, ok := m["timing"].(map[string]any); ok {
+		for _, k := range explanations {
+			delete(t, k)
+		}
+	}
+	return m, nil
+}
+
+func compare(path string, got, want map[string]any) []string {
+	var out []string
+	keys := map[string]bool{}
+	for k := range got {
+		keys[k] = true
+	}
+	for k := range want {
+		keys[k] = true
+	}
+	for k := range keys {
+		g, okG := got[k]
+		w, okW := want[k]
+		gm, isG := g.(map[string]any)
+		wm, isW := w.(map[string]any)
+		switch {
+		case isG && isW:
+			out = append(out, compare(path+k+".", gm, wm)...)
+		case okG && okW && reflect.DeepEqual(g, w):
+		case !okG:
+			out = append(out, fmt.Sprintf("%s%s: expected %s, the record has none", path, k, show(w)))
+		case !okW:
+			out = append(out, fmt.Sprintf("%s%s: the record has %s, nothing is expected", path, k, show(g)))
+		default:
+			out = append(out, fmt.Sprintf("%s%s: expected %s, got %s", path, k, show(w), show(g)))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func show(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprint(v)
+	}
+	if len(b) > 200 {
+		return string(b[:200]) + "…"
+	}
+	return string(b)
+}
+
+// ParseFile parses a recorded stream in the corpus format. path names the companion (.json) or the body beside it (.txt).
+// An error is about the files; what is wrong with the stream is in the record.
+func ParseFile(path string) (CorpusRecord, error) {
+	c, body, err := readCompanion(path)
+	if err != nil {
+		return CorpusRecord{}, err
+	}
+	cuts, err := c.cuts(body)
+	if err != nil {
+		return CorpusRecord{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return c.parse(body, cuts), nil
+}
+
+func readCompanion(path string) (c companion, body []byte, err error) {
+	if ext := filepath.Ext(path); ext != ".json" {
+		path = strings.TrimSuffix(path, ext) + ".json"
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return c, nil, fmt.Errorf("a recorded stream needs its companion (the corpus format): %w", err)
+	}
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return c, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	switch {
+	case c.Body == "" || filepath.Base(c.Body) != c.Body:
+		return c, nil, fmt.Errorf("%s: body %q must be the name of a file beside it", path, c.Body)
+	case c.HTTP.Status < 100 || c.HTTP.Status > 999:
+		return c, nil, fmt.Errorf("%s: http.status %d is no HTTP status", path, c.HTTP.Status)
+	case !slices.Contains([]string{"chat", "completions", "llamacpp_native", "sglang_native"}, c.Endpoint):
+		return c, nil, fmt.Errorf("%s: endpoint %q is not chat, completions, llamacpp_native or sglang_native", path, c.Endpoint)
+	case c.Transport.End != "clean" && c.Transport.End != "reset":
+		return c, nil, fmt.Errorf("%s: transport.end %q is not clean or reset", path, c.Transport.End)
+	}
+	f, err := os.Open(filepath.Join(filepath.Dir(path), c.Body))
+	if err != nil {
+		return c, nil, err
+	}
+	defer f.Close()
+	if body, err = readCapped(f); err != nil {
+		return c, nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	return c, body, nil
+}
+
+func readCapped(r io.Reader) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r, maxCorpusBody+1))
+	if err == nil && len(b) > maxCorpusBody {
+		err = fmt.Errorf("it is larger than %d bytes", maxCorpusBody)
+	}
+	return b, err
+}
+
+// cuts returns where the body was cut into segments: the offsets that begin a new one.
+func (c companion) cuts(body []byte) ([]int, error) {
+	switch raw := string(bytes.TrimSpace(c.Transport.Segments)); raw {
+	case "", "null":
+		return eventCuts(body), nil
+	case `"every-byte"`:
+		return everyByte(body), nil
+	}
+	var cuts []int
+	if err := json.Unmarshal(c.Transport.Segments, &cuts); err != nil {
+		return nil, fmt.Errorf("transport.segments: %w", err)
+	}
+	if !slices.IsSorted(cuts) || len(cuts) > 0 && (cuts[0] < 0 || cuts[len(cuts)-1] > len(body)) {
+		return nil, fmt.Errorf("transport.segments: offsets must ascend within the body's %d bytes", len(body))
+	}
+	return cuts, nil
+}
+
+func everyByte(body []byte) []int {
+	cuts := make([]int, len(body))
+	for i := range cuts {
+		cuts[i] = i
+	}
+	return cuts
+}
+
+// eventCuts cuts after every blank line: one write per event.
+func eventCuts(body []byte) []int {
+	var cuts []int
+	blank := true // the line at hand is empty so far
+	for i := 0; i < len(body); i++ {
+		if body[i] != '\n' && body[i] != '\r' {
+			blank = false
+			continue
+		}
+		if body[i] == '\r' && i+1 < len(body) && body[i+1] == '\n' {
+			i++
+		}
+		if blank {
+			cuts = append(cuts, i+1)
+		}
+		blank = true
+	}
+	return cuts
+}
+
+// parse runs the body through the reducer with these cuts; segments arrive 1 ms apart.
+func (c companion) parse(body []byte, cuts []int) CorpusRecord {
+	a := asked{form: c.Endpoint, model: c.Request.Model, requested: c.Request.MaxTokens, choices: max(c.Request.N, 1), ignoreEOS: c.Request.IgnoreEOS,
+		cold: c.Request.ExpectCold, perChoice: true, keepDetails: true}
+	if a.form == "llamacpp_native" {
+		a.end = "stop_true"
+	}
+	a.cumulative = a.form == "sglang_native"
+	r := &reducer{ask: a}
+	r.begin(func(matrix.StreamEvent) {})
+	r.wire.status = c.HTTP.Status
+	for k, v := range c.HTTP.Headers {
+		r.wire.headers = append(r.wire.headers, header{strings.ToLower(k), v})
+	}
+	r.head()
+	if r.r.encoded {
+		body, cuts = decode(body, r)
+	}
+	last := 0
+	for i, cut := range append(slices.Clone(cuts), len(body)) {
+		if cut > last {
+			r.payload(int64(i)*1e6, body[last:cut])
+			last = cut
+		}
+	}
+	if c.Transport.End == "reset" {
+		r.r.ending = EndReset
+	}
+	v := r.finish()
+	if r.r.ending == EndReset { // the corpus says it in transport.end
+		v.flags = slices.DeleteFunc(v.flags, func(f string) bool { return f == flagLost })
+	}
+	return r.record(c, v)
+}
+
+// decode undoes gzip, the one encoding recorded streams have; anything else stays encoded and fails.
+func decode(body []byte, r *reducer) ([]byte, []int) {
+	if !strings.EqualFold(r.wire.header("content-encoding"), "gzip") {
+		return body, nil
+	}
+	z, err := gzip.NewReader(bytes.NewReader(body))
+	if err != nil {
+		return body, nil
+	}
+	plain, err := readCapped(z)
+	if err != nil {
+		return body, nil
+	}
+	r.r.decoded = true
+	return plain, nil
+}
+
+func (r *reducer) record(c companion, v verdict) CorpusRecord {
+	st := &r.stream
+	rec := CorpusRecord{SSEEvents: st.events, Comments: r.framer.comments, JSONEvents: st.jsonEvents, TokenEvents: st.tokenEvents,
+		FirstTokenEvent: position(st.firstToken), UsageEvent: position(st.usageEvent), PerChoice: map[string]CorpusChoice{}, Usage: st.usageRaw,
+		Done: st.done, EventsAfterDone: st.afterDone, Flags: append([]string{}, v.flags...), Reasons: append([]string{}, v.reasons...),
+		Verdict: v.outcome, id: c.ID, expect: c.Expect}
+	if rec.Usage == nil {
+		rec.Usage = json.RawMessage("null")
+	}
+	if st.tokenEvents > 0 {
+		rec.FirstTokenKind = matrix.Some(map[matrix.EventKind]string{matrix.EventText: "content", matrix.EventReasoning: "reasoning", matrix.EventTool: "tool_call"}[st.firstKind])
+	}
+	if st.finished {
+		rec.FinishReason = matrix.Some(st.finishReason)
+	}
+	r.texts(&rec, c)
+	if failure := cmpOr(st.failureRaw, r.r.bodyError); failure != nil {
+		rec.Error = corpusError(failure)
+	}
+	if v.outcome == matrix.OutcomeOK || v.outcome == matrix.OutcomeSuspect {
+		rec.Timing = r.timing(v)
+	}
+	return rec
+}
+
+func cmpOr(a, b []byte) []byte {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+func position(i int) matrix.Opt[int] {
+	if i < 0 {
+		return matrix.Opt[int]{}
+	}
+	return matrix.Some(i)
+}
+
+func (r *reducer) texts(rec *CorpusRecord, c companion) {
+	st := &r.stream
+	first := texts{}
+	for _, x := range st.texts {
+		if x.index == 0 {
+			first = x
+		}
+		if c.Request.N > 1 {
+			choice := CorpusChoice{Content: string(x.content), Reasoning: string(x.reasoning)}
+			if x.finish != "" {
+				choice.FinishReason = matrix.Some(x.finish)
+			}
+			rec.PerChoice[fmt.Sprint(x.index)] = choice
+		}
+	}
+	if st.ask.cumulative {
+		first.content = unquote(nil, text{raw: st.last, escaped: true})
+	}
+	rec.Reasoning, rec.ToolArgs = string(first.reasoning), string(first.tool)
+	if n := utf8.RuneCount(first.content); n > maxInline {
+		sum := sha256.Sum256(first.content)
+		rec.ContentSHA256, rec.ContentRunes = hex.EncodeToString(sum[:]), n
+	} else {
+		rec.Content = matrix.Some(string(first.content))
+	}
+}
+
+// timing says whether gaps between events are gaps between tokens (corpus rule 7).
+func (r *reducer) timing(v verdict) *CorpusTiming {
+	for _, reason := range []string{reasonNoUsage, reasonShort, reasonConflict} {
+		if slices.Contains(v.reasons, reason) {
+			return nil
+		}
+	}
+	st := &r.stream
+	t := &CorpusTiming{}
+	n := st.counts.completion.Or(0)
+	switch {
+	case r.r.encoded:
+		t.Why = "compressor block boundaries, not tokens, set arrival times; send Accept-Encoding: identity"
+	case int64(st.tokenEvents) != n:
+		t.Why = fmt.Sprintf("%d tokens came in %d events", n, st.tokenEvents)
+	case st.oneArrival:
+		t.Why = "all token events share one arrival time; ITL is a property of the socket, not the engine"
+	default:
+		t.PerTokenITL = true
+		if st.firstKind != matrix.EventText {
+			t.FirstAnswer = position(st.firstAnswer)
+		}
+	}
+	return t
+}
+
+// corpusError keeps message, type and code of an error object; a bare string is the message.
+func corpusError(raw []byte) *CorpusError {
+	e := &CorpusError{}
+	if raw[0] == '"' {
+		e.Message = raw
+		return e
+	}
+	if json.Unmarshal(raw, e) != nil {
+		return nil
+	}
+	return e
+}

@@ -1,0 +1,439 @@
+package stopwatch
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"hash"
+
+	"enginebroker/matrix"
+)
+
+// maxEvents caps the events of one response. Above it the request has failed with too_many_events. A million events in
+// one segment are read; a server that sends twice that for a few hundred tokens is broken.
+const maxEvents = 2 << 20
+
+// hashPiece is how much text is gathered before it goes into the digest, where the text is not kept.
+const hashPiece = 32 << 10
+
+// Names of the token sources a stream can carry (matrix.TokenSource).
+const (
+	sourceUsage     = "usage"
+	sourceRunning   = "running_usage"
+	sourceIDs       = "token_ids"
+	sourceTimings   = "timings"
+	sourcePredicted = "tokens_predicted"
+)
+
+// asked is what was asked of the server, as far as the rules compare the answer with it.
+type asked struct {
+	form        string // Dialect.Form
+	model       string // what an echoed model name must be; empty: the echo proves nothing
+	end         string // Dialect.End
+	cumulative  bool
+	running     bool
+	sources     []matrix.TokenSource
+	requested   int64 // tokens per choice; 0: unknown
+	choices     int64 // n of the request
+	ignoreEOS   bool
+	cold        bool
+	keepText    bool
+	perChoice   bool // gather text per choice and channel
+	keepDetails bool // keep the raw usage and error objects
+}
+
+// stream reads the events of one response and holds what the rules need. It is reused from request to request.
+type stream struct {
+	ask  asked
+	emit func(matrix.StreamEvent)
+	s    scanner
+	c    chunk
+
+	events, jsonEvents, tokenEvents int
+	afterDone                       int
+	done, finished                  bool
+	finishReason                    string
+	firstToken, usageEvent          int // event indices, -1: none
+	firstKind                       matrix.EventKind
+	firstAnswer                     int // index of the first content event, -1: none
+	oneArrival                      bool
+	firstAt, lastAt, answerAt       int64 // of token events and of the first content
+	terminalAt                      int64
+	counts                          usage
+	cacheN                          matrix.Opt[int64]
+	usageRaw, failureRaw            []byte
+	failed                          bool
+	failure                         string
+	malformed                       int64 // offset of the first event that is no JSON, -1: none
+	model, fingerprint              []byte
+	identity                        string // what did not match
+
+	tallies  [4]tally
+	best     int // index of the tally that StreamEvent.Tokens comes from, -1: none yet
+	sofar    int64
+	firstSum matrix.Opt[int64]
+
+	sum     hash.Hash
+	out     []byte // text of choice 0 in order of arrival, not yet in sum unless kept
+	last    []byte // cumulative forms: the source of the text so far
+	scratch []byte
+	texts   []texts
+}
+
+// tally is one token source that runs along the stream.
+type tally struct {
+	name  string
+	kind  matrix.CountKind
+	known bool // the dialect lists it
+	seen  bool
+	total int64
+	step  matrix.Opt[int64] // brought by the event at hand
+}
+
+// texts is what one choice said.
+type texts struct {
+	index              int64
+	content, reasoning []byte
+	tool               []byte
+	finish             string
+}
+
+func (st *stream) reset(a asked, emit func(matrix.StreamEvent)) {
+	sum := st.sum
+	if sum == nil {
+		sum = sha256.New()
+	}
+	sum.Reset()
+	*st = stream{ask: a, emit: emit, s: scanner{key: st.s.key}, c: st.c, sum: sum, out: st.out[:0], last: st.last[:0], scratch: st.scratch,
+		model: st.model[:0], fingerprint: st.fingerprint[:0], firstToken: -1, usageEvent: -1, firstAnswer: -1, malformed: -1, best: -1}
+	for i, name := range []string{sourceIDs, sourceRunning, sourcePredicted, sourceTimings} {
+		t := tally{name: name, kind: matrix.CountLossy}
+		for _, s := range a.sources {
+			if s.Name == name {
+				t.kind, t.known = s.Kind, true
+			}
+		}
+		st.tallies[i] = t
+	}
+}
+
+const (
+	tallyIDs = iota
+	tallyRunning
+	tallyPredicted
+	tallyTimings
+)
+
+func (t *tally) add(n int64) {
+	t.seen, t.total, t.step = true, t.total+n, matrix.Some(n)
+}
+
+func (t *tally) set(total int64) { t.add(total - t.total) }
+
+// event takes one dispatched event. at is the arrival of the byte that completed it, offset where its data began.
+func (st *stream) event(at int64, data []byte, offset int64) {
+	index := st.events
+	st.events++
+	if st.done {
+		st.afterDone++
+	}
+	if string(data) == "[DONE]" {
+		st.done = true
+		st.emit(matrix.StreamEvent{At: at, Kind: matrix.EventDone})
+		return
+	}
+	if !st.c.parse(&st.s, data) {
+		if st.malformed < 0 {
+			st.malformed = offset
+		}
+		st.emit(matrix.StreamEvent{At: at})
+		return
+	}
+	st.jsonEvents++
+	if st.c.failure != nil && !st.failed {
+		st.fail(st.c.failure)
+	}
+	if st.afterDone > 0 { // output after [DONE] is flagged and counts for nothing
+		st.emit(matrix.StreamEvent{At: at})
+		return
+	}
+	st.identify()
+	e := matrix.StreamEvent{At: at, Choices: st.c.hasChoices}
+	for i := range st.tallies {
+		st.tallies[i].step = matrix.Opt[int64]{}
+	}
+	switch st.ask.form {
+	case "llamacpp_native":
+		st.llamacpp(&e)
+	case "sglang_native":
+		st.sglang(&e)
+	default:
+		st.openai(&e)
+	}
+	st.count(&e, index)
+	st.mark(&e, index)
+	st.emit(e)
+}
+
+// openai reads choices and usage.
+func (st *stream) openai(e *matrix.StreamEvent) {
+	c := &st.c
+	var role, ids bool
+	var n int64
+	for i := range c.choices {
+		x := &c.choices[i]
+		role = role || x.role
+		if k := x.ids; k.Present() {
+			ids = true
+			n += k.Or(0)
+		}
+		st.output(e, x.index, matrix.EventReasoning, x.reasoning)
+		st.output(e, x.index, matrix.EventText, x.content)
+		if x.tool && !e.Kind.Token() {
+			e.Kind = matrix.EventTool
+		}
+		if !x.finish.empty() {
+			st.finish(e, x.index, string(x.finish.raw))
+		}
+	}
+	for _, a := range c.arguments {
+		st.output(e, c.choices[a.choice].index, matrix.EventTool, a.text)
+	}
+	if ids {
+		st.tallies[tallyIDs].add(n)
+	}
+	if n, ok := c.counts.completion.Get(); ok && st.ask.running && c.hasChoices {
+		st.tallies[tallyRunning].set(n)
+	}
+	if n, ok := c.predicted.Get(); ok {
+		st.tallies[tallyTimings].set(n)
+	}
+	if c.usage != nil {
+		st.counts = c.counts
+	}
+	if c.cacheN.Present() {
+		st.cacheN = c.cacheN
+	}
+	if e.Kind == matrix.EventOther {
+		switch {
+		case e.Finish:
+			e.Kind = matrix.EventFinish
+		case c.usage != nil:
+			e.Kind = matrix.EventUsage
+		case role:
+			e.Kind = matrix.EventRole
+		}
+	}
+}
+
+// llamacpp reads /completion: deltas with a running count, and a final event with stop true.
+func (st *stream) llamacpp(e *matrix.StreamEvent) {
+	c := &st.c
+	st.output(e, 0, matrix.EventText, c.content)
+	if n, ok := c.ids.Get(); ok && !c.stop { // in a stream the ids of held-back tokens are missing: a lossy source
+		st.tallies[tallyIDs].add(n)
+	}
+	if n, ok := c.predicted.Get(); ok {
+		st.tallies[tallyPredicted].set(n)
+	}
+	if c.stop {
+		st.finish(e, 0, string(c.stopType.raw))
+		st.counts = usage{prompt: c.evaluated, completion: c.predicted, cached: c.cacheN}
+		st.cacheN = c.cacheN
+		if e.Kind == matrix.EventOther {
+			e.Kind = matrix.EventFinish
+		}
+	}
+}
+
+// sglang reads /generate: text and ids are running totals unless the server was started for deltas.
+func (st *stream) sglang(e *matrix.StreamEvent) {
+	c := &st.c
+	if st.ask.cumulative {
+		if !c.content.empty() && !bytes.Equal(c.content.raw, st.last) {
+			e.Kind = matrix.EventText
+			st.last = append(st.last[:0], c.content.raw...)
+		}
+	} else {
+		st.output(e, 0, matrix.EventText, c.content)
+	}
+	if n, ok := c.ids.Get(); ok {
+		if st.ask.cumulative {
+			st.tallies[tallyIDs].set(n)
+		} else {
+			st.tallies[tallyIDs].add(n)
+		}
+	}
+	if c.hasMeta {
+		st.counts = c.counts
+		if n, ok := c.counts.completion.Get(); ok && st.ask.running {
+			st.tallies[tallyRunning].set(n)
+		}
+	}
+	if !c.metaEnd.empty() {
+		st.finish(e, 0, string(c.metaEnd.raw))
+		if e.Kind == matrix.EventOther {
+			e.Kind = matrix.EventFinish
+		}
+	}
+}
+
+// output takes a piece of output of one choice; the first non-empty piece gives the event its kind.
+func (st *stream) output(e *matrix.StreamEvent, choice int64, kind matrix.EventKind, t text) {
+	if t.empty() {
+		return
+	}
+	if !e.Kind.Token() {
+		e.Kind = kind
+	}
+	if kind == matrix.EventText && st.firstAnswer < 0 {
+		st.firstAnswer, st.answerAt = st.events-1, e.At
+	}
+	if st.ask.perChoice {
+		x := st.choice(choice)
+		switch kind {
+		case matrix.EventReasoning:
+			x.reasoning = unquote(x.reasoning, t)
+		case matrix.EventTool:
+			x.tool = unquote(x.tool, t)
+		default:
+			x.content = unquote(x.content, t)
+		}
+	}
+	if choice != 0 {
+		return
+	}
+	st.out = unquote(st.out, t)
+	if len(st.out) >= hashPiece && !st.ask.keepText {
+		st.sum.Write(st.out)
+		st.out = st.out[:0]
+	}
+}
+
+func (st *stream) choice(index int64) *texts {
+	for i := range st.texts {
+		if st.texts[i].index == index {
+			return &st.texts[i]
+		}
+	}
+	st.texts = append(st.texts, texts{index: index})
+	return &st.texts[len(st.texts)-1]
+}
+
+func (st *stream) finish(e *matrix.StreamEvent, choice int64, reason string) {
+	e.Finish = true
+	if choice == 0 || !st.finished {
+		st.finishReason = reason
+	}
+	st.finished, st.terminalAt = true, e.At
+	if st.ask.perChoice {
+		st.choice(choice).finish = reason
+	}
+}
+
+// count settles how many tokens the event brought: from the first exact source seen, and from that one to the end.
+func (st *stream) count(e *matrix.StreamEvent, index int) {
+	if st.c.usage != nil {
+		st.usageEvent = index
+		if st.ask.keepDetails {
+			st.usageRaw = append(st.usageRaw[:0], st.c.usage...)
+		}
+	}
+	for i := range st.tallies {
+		if t := &st.tallies[i]; st.best < 0 && t.step.Present() && t.kind != matrix.CountLossy {
+			st.best = i
+		}
+	}
+	if st.best < 0 {
+		return
+	}
+	if n, ok := st.tallies[st.best].step.Get(); ok {
+		e.Tokens = matrix.Some(int(n))
+		st.sofar += n
+	}
+}
+
+// mark notes what is first and last.
+func (st *stream) mark(e *matrix.StreamEvent, index int) {
+	if !e.Kind.Token() {
+		return
+	}
+	if st.tokenEvents == 0 {
+		st.firstToken, st.firstKind, st.firstAt, st.oneArrival = index, e.Kind, e.At, true
+		if st.best >= 0 {
+			st.firstSum = matrix.Some(st.sofar)
+		}
+	}
+	if st.firstAnswer < 0 && e.Kind == matrix.EventText { // a cumulative form, which has no pieces
+		st.firstAnswer, st.answerAt = index, e.At
+	}
+	st.tokenEvents++
+	st.lastAt = e.At
+	st.oneArrival = st.oneArrival && e.At == st.firstAt
+}
+
+// identify holds the server to one model and one fingerprint (corpus rule 9).
+func (st *stream) identify() {
+	c := &st.c
+	if !c.model.empty() && !bytes.Equal(c.model.raw, st.model) {
+		st.model = append(st.model[:0], c.model.raw...)
+		if name := string(unquote(nil, c.model)); st.ask.model != "" && name != st.ask.model && st.identity == "" {
+			st.identity = "the stream says model " + name + ", asked for " + st.ask.model
+		}
+	}
+	if !c.fingerprint.empty() && !bytes.Equal(c.fingerprint.raw, st.fingerprint) {
+		if len(st.fingerprint) > 0 && st.identity == "" {
+			st.identity = "system_fingerprint changed inside the stream from " + string(st.fingerprint) + " to " + string(c.fingerprint.raw)
+		}
+		st.fingerprint = append(st.fingerprint[:0], c.fingerprint.raw...)
+	}
+}
+
+// fail takes the first error the server reported.
+func (st *stream) fail(raw []byte) {
+	st.failed = true
+	st.failure = failureMessage(raw)
+	if st.ask.keepDetails {
+		st.failureRaw = bytes.Clone(raw)
+	}
+}
+
+// failureMessage reads the message of an error object, or an error that is a string.
+func failureMessage(raw []byte) string {
+	s := scanner{b: raw}
+	if s.peek() == '"' {
+		return string(unquote(nil, s.str()))
+	}
+	s.enter()
+	message := ""
+	for first := true; ; first = false {
+		key, more := s.member(first)
+		if !more {
+			break
+		}
+		if string(key) == "message" {
+			message = string(unquote(nil, s.text()))
+		} else {
+			s.skip()
+		}
+	}
+	if message == "" {
+		return string(raw)
+	}
+	return message
+}
+
+// digest ends the text and returns it, where it was kept, with its sha256.
+func (st *stream) digest() (kept, digest string) {
+	if st.ask.form == "sglang_native" && st.ask.cumulative {
+		st.out = unquote(st.out[:0], text{raw: st.last, escaped: true, set: true})
+	}
+	if st.tokenEvents == 0 {
+		return "", ""
+	}
+	st.sum.Write(st.out)
+	if st.ask.keepText {
+		kept = string(st.out)
+	}
+	return kept, hex.EncodeToString(st.sum.Sum(nil))
+}
