@@ -61,7 +61,11 @@ type Workload struct {
 	SharedPrefix int    `yaml:"shared_prefix"`
 	IdleSeconds  int    `yaml:"idle_limit_s"`
 	TotalSeconds int    `yaml:"total_limit_s"`
-	LegSeconds   int    `yaml:"leg_seconds"` // grow the number of requests so that a leg lasts about this long
+	// LegSeconds and StreamRate grow the number of requests until a repetition lasts about so many seconds: on a fast model a
+	// leg of half a second decides nothing. StreamRate is the decode rate of one stream of the fastest arm, in tokens per
+	// second, by concurrency level. It is declared, not measured, so that a plan does not depend on an earlier run.
+	LegSeconds int             `yaml:"leg_seconds"`
+	StreamRate map[int]float64 `yaml:"stream_tok_s"`
 }
 
 type file struct {
@@ -230,6 +234,9 @@ func (w Workload) check() error {
 	for _, c := range w.Concurrency {
 		if c <= 0 || c > 4096 {
 			return fmt.Errorf("concurrency: %d is not in 1..4096", c)
+		}
+		if w.LegSeconds > 0 && w.StreamRate[c] <= 0 {
+			return fmt.Errorf("stream_tok_s.%d: missing; leg_seconds needs the decode rate of one stream of the fastest arm at every level", c)
 		}
 	}
 	return nil

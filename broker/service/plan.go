@@ -179,11 +179,11 @@ func (s *Service) model(ctx context.Context, name string) (matrix.Model, error) 
 func (s *Service) points(q Request, profile workload.Profile) ([]matrix.Point, []string, error) {
 	name := cmp.Or(q.Workload, s.cfg.Workload, workload.Default)
 	w, ok := workload.Named(name)
-	var floor time.Duration
-	if u, own := s.cfg.Workloads[name]; own {
+	u, own := s.cfg.Workloads[name]
+	if own {
 		shape := workload.Shape{Endpoint: cmp.Or(u.Endpoint, "completions"), PromptTokens: u.PromptTokens, OutputTokens: u.OutputTokens,
 			IgnoreEOS: u.IgnoreEOS == nil || *u.IgnoreEOS, SharedPrefix: u.SharedPrefix, IdleLimit: time.Duration(u.IdleSeconds) * time.Second, TotalLimit: time.Duration(u.TotalSeconds) * time.Second}
-		w, ok, floor = workload.Levels(name, shape, u.Concurrency...), true, time.Duration(u.LegSeconds)*time.Second
+		w, ok = workload.Levels(name, shape, u.Concurrency...), true
 	}
 	if !ok {
 		known := slices.Concat(workload.Names(), slices.Sorted(maps.Keys(s.cfg.Workloads)))
@@ -208,10 +208,18 @@ func (s *Service) points(q Request, profile workload.Profile) ([]matrix.Point, [
 		}
 		points = slices.DeleteFunc(points, func(p matrix.Point) bool { return !slices.Contains(q.Points, p.ID) })
 	}
-	if floor == 0 {
-		return points, nil, nil
+	var notes []string
+	for i, p := range points {
+		if u.LegSeconds == 0 {
+			break
+		}
+		grown, said, err := workload.Grow([]matrix.Point{p}, time.Duration(u.LegSeconds)*time.Second, u.StreamRate[p.Concurrency])
+		if err != nil {
+			return nil, nil, &Error{Cause: CauseUsage, Err: err}
+		}
+		points[i], notes = grown[0], append(notes, said...)
 	}
-	return s.grow(points, floor)
+	return points, notes, nil
 }
 
 func pairs(list []string, t *team) ([]matrix.Pair, error) {

@@ -58,7 +58,9 @@ func RenderPlan(w io.Writer, p Planned, look Look) error {
 }
 
 // Explain writes why one cell has its verdict.
-func Explain(w io.Writer, c matrix.Cell, look Look) error { return report.Explain(w, c, look.options()) }
+func Explain(w io.Writer, c matrix.Cell, look Look) error {
+	return report.Explain(w, c, look.options())
+}
 
 // writeReport keeps the report beside the evidence, in every format.
 func (s *Service) writeReport(led *ledger.Run, r matrix.Report) error {

@@ -1,0 +1,268 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"enginebroker/matrix"
+	"enginebroker/matrix/stopwatch"
+)
+
+func inBubble(t *testing.T, f func(t *testing.T)) { t.Helper(); synctest.Test(t, f) }
+
+func TestRunFollowsThePlan(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w, p := newWorld(), plan(2)
+		if err := Run(t.Context(), w.config(p)); err != nil {
+			t.Fatal(err)
+		}
+		var want, got []string
+		for _, gs := range p.Order() {
+			for _, s := range p.Groups[gs[0]].Superblocks[gs[1]].Slots(gs[0]) {
+				want = append(want, s.Arm)
+			}
+		}
+		for _, l := range w.loads {
+			got = append(got, l.Slot.Arm)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("loads ran as %v, the plan is %v", got, want)
+		}
+		if n := len(w.legs); n != len(want)*2 {
+			t.Errorf("%d legs, want %d", n, len(want)*2)
+		}
+		for _, leg := range w.legs {
+			reps := 2
+			if leg.ID.LeadIn {
+				reps = 1
+			}
+			if len(leg.Repetitions) != reps {
+				t.Errorf("leg %+v has %d repetitions, want %d", leg.ID, len(leg.Repetitions), reps)
+			}
+		}
+		if first, last := w.records[0], w.records[len(w.records)-1]; first != "grid_open" || last != "grid_close" {
+			t.Errorf("the record begins with %s and ends with %s", first, last)
+		}
+		for inst, up := range w.running {
+			if up {
+				t.Errorf("%s is left running", inst)
+			}
+		}
+	})
+}
+
+// Protocol §1: all arms of a block share prompts, no two repetitions or blocks do.
+func TestPromptsAreSharedInABlockAndDisjointOtherwise(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld()
+		if err := Run(t.Context(), w.config(plan(2))); err != nil {
+			t.Fatal(err)
+		}
+		where := map[string]string{}
+		for _, leg := range w.legs {
+			for _, rep := range leg.Repetitions {
+				for _, q := range rep.Requests {
+					at := strings.Join([]string{leg.ID.Group, itoa(leg.ID.Superblock), itoa(leg.ID.Block), leg.ID.Point, itoa(rep.Index)}, "/")
+					if old, ok := where[q.Prompt]; ok && old != at {
+						t.Errorf("prompt %s is asked in %s and in %s", q.Prompt, old, at)
+					}
+					where[q.Prompt] = at
+				}
+			}
+		}
+	})
+}
+
+func itoa(n int) string { return string(rune('a' + n + 5)) }
+
+func TestFailedStartsBecomeVoidLegsAndThenAreNotRepeated(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld()
+		ok := w.start
+		w.start = func(instance string, n int) (matrix.Ready, error) {
+			if instance == "b" {
+				return matrix.Ready{}, &matrix.StartFailure{Code: "exited", Message: "exit 1"}
+			}
+			return ok(instance, n)
+		}
+		if err := Run(t.Context(), w.config(plan(2))); err != nil {
+			t.Fatal(err)
+		}
+		if w.starts["b"] != failsInRow {
+			t.Errorf("b was started %d times, want %d", w.starts["b"], failsInRow)
+		}
+		for _, leg := range w.legs {
+			if leg.ID.Arm == "b" && (len(leg.Repetitions) != 1 || leg.Repetitions[0].Planned == 0 || leg.Note == "") {
+				t.Errorf("leg %+v does not say that its requests were planned and never made: %+v", leg.ID, leg)
+			}
+		}
+		if len(w.legs) != len(w.loads)*2 {
+			t.Errorf("%d legs of %d loads", len(w.legs), len(w.loads))
+		}
+	})
+}
+
+func TestPinMismatchEndsTheLoadBeforeTiming(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld()
+		w.pin = matrix.Some(matrix.PinCheck{Pin: "vllm", Mismatch: []matrix.PinMismatch{{Field: "version", Expected: "0.26.0", Found: "0.25.0", Where: "/version"}}})
+		w.during = func(stopwatch.Job) { t.Error("something was timed") }
+		if err := Run(t.Context(), w.config(plan(1))); err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range w.loads {
+			if !strings.Contains(l.Aborted, "expected 0.26.0, found 0.25.0") {
+				t.Errorf("load %s: %q", l.ID, l.Aborted)
+			}
+		}
+		if w.starts["a"] != 1 || w.starts["b"] != 1 {
+			t.Errorf("a mismatched arm was loaded again: %v", w.starts)
+		}
+	})
+}
+
+func TestChangedPrintAndGrantedLimitsEndTheLoad(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(r *matrix.Ready, n int)
+		want   string
+	}{
+		"another print": {func(r *matrix.Ready, n int) {
+			if n > 1 {
+				r.Print = "other"
+			}
+		}, "differs from the first load"},
+		"less context": {func(r *matrix.Ready, _ int) { r.Granted.ContextTokens = 64 }, "grants context per request 64, the workload needs 128"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newWorld()
+				ok := w.start
+				w.start = func(instance string, n int) (matrix.Ready, error) {
+					r, err := ok(instance, n)
+					c.change(&r, n)
+					return r, err
+				}
+				if err := Run(t.Context(), w.config(plan(1))); err != nil {
+					t.Fatal(err)
+				}
+				if !slices.ContainsFunc(w.loads, func(l matrix.LoadRecord) bool { return strings.Contains(l.Aborted, c.want) }) {
+					t.Errorf("no load says %q", c.want)
+				}
+			})
+		})
+	}
+}
+
+func TestInterruptDropsTheLegAndStopsTheEngine(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld()
+		ctx, cancel := context.WithCancel(t.Context())
+		passes := 0
+		w.during = func(stopwatch.Job) {
+			if passes++; passes == 5 {
+				cancel()
+			}
+		}
+		err := Run(ctx, w.config(plan(2)))
+		if !errors.Is(err, ErrInterrupted) {
+			t.Fatalf("got %v", err)
+		}
+		for inst, up := range w.running {
+			if up {
+				t.Errorf("%s is left running", inst)
+			}
+		}
+		if last := w.records[len(w.records)-1]; last != "abort" {
+			t.Errorf("the record ends with %s", last)
+		}
+		if len(w.legs) == 0 || len(w.legs) > 2 {
+			t.Errorf("%d legs were kept, the one in flight should be dropped", len(w.legs))
+		}
+	})
+}
+
+func TestResumeRepeatsNoCompleteSuperblock(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w, p := newWorld(), plan(2)
+		c := w.config(p)
+		for i, s := range p.Groups[0].Superblocks[0].Slots(0) {
+			c.Done = append(c.Done, matrix.LoadRecord{ID: "old", Seq: i + 1, Slot: s, Group: p.Groups[0].ID, ArmKey: "k" + s.Arm, Ready: matrix.Some(matrix.Ready{Print: "print-" + s.Arm})})
+		}
+		c.Resumed, c.Seq = true, len(c.Done)
+		if err := Run(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range w.loads {
+			if l.Slot.Superblock == 0 {
+				t.Errorf("load %s repeats a complete superblock", l.ID)
+			}
+			if l.Seq <= len(c.Done) {
+				t.Errorf("load %s takes a sequence number that is used", l.ID)
+			}
+		}
+		if slices.Contains(w.records, "grid_open") {
+			t.Error("a resumed grid was opened again")
+		}
+	})
+}
+
+func TestJudgeOrdersReplacementsAndExtensions(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w, p := newWorld(), plan(1)
+		w.next = []Next{{Rerun: []int{0}}, {Extend: []int{0}}}
+		if err := Run(t.Context(), w.config(p)); err != nil {
+			t.Fatal(err)
+		}
+		var seen []int
+		for _, l := range w.loads {
+			if l.Slot.LeadIn {
+				seen = append(seen, l.Slot.Superblock)
+			}
+		}
+		if !slices.Equal(seen, []int{0, 1, 2}) {
+			t.Errorf("superblocks %v ran, want 0 and fresh draws 1, 2", seen)
+		}
+	})
+}
+
+func TestBudgetStartsNoFurtherSuperblock(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld()
+		c := w.config(plan(3))
+		c.Deadline = matrix.Some(time.Now().Add(time.Second))
+		if err := Run(t.Context(), c); !errors.Is(err, ErrBudget) {
+			t.Fatalf("got %v", err)
+		}
+		if n := len(w.loads); n != 5 {
+			t.Errorf("%d loads ran, want the 5 of the first superblock", n)
+		}
+	})
+}
+
+func TestUnwritableEvidenceEndsTheRun(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld()
+		w.putErr = errors.New("disk full")
+		if err := Run(t.Context(), w.config(plan(1))); !errors.Is(err, w.putErr) {
+			t.Fatalf("got %v", err)
+		}
+	})
+}
+
+func TestSurvivorsDropTheArm(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld()
+		w.survivors = true
+		if err := Run(t.Context(), w.config(plan(1))); err != nil {
+			t.Fatal(err)
+		}
+		if w.starts["a"] != 1 || w.starts["b"] != 1 {
+			t.Errorf("an arm whose server could not be proved gone was loaded again: %v", w.starts)
+		}
+	})
+}
