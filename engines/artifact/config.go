@@ -229,11 +229,18 @@ func (q hfQuantization) compressed(bits int64) string {
 var nameLabel = regexp.MustCompile(`(?i)(?:^|[-_.])(nvfp4|mxfp4|mxfp8|fp8|awq|gptq|exl3|int[48]|bf16|fp16|f16|iq[1-4]_[a-z]+|q[2-8]_(?:k(?:_(?:xxl|xl|[sml]))?|[01]))(?:[-_.]|$)`)
 
 func claimedByName(name string) string {
-	if m := nameLabel.FindAllStringSubmatch(name, -1); len(m) > 0 {
-		l := strings.ToLower(m[len(m)-1][1]) // the last one: Qwen3-27B-NVFP4-GGUF-Q8_0
-		return strings.Replace(l, "f16", "fp16", map[bool]int{true: 1}[l == "f16"])
+	last := ""
+	for { // a separator may end one word and begin the next
+		at := nameLabel.FindStringSubmatchIndex(name)
+		if at == nil {
+			break
+		}
+		last, name = strings.ToLower(name[at[2]:at[3]]), name[at[3]:]
 	}
-	return ""
+	if last == "f16" {
+		return "fp16"
+	}
+	return last
 }
 
 // chatTemplate returns the sha256 of the template's text: chat_template.jinja wins over tokenizer_config.json (transformers).

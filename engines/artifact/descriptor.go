@@ -106,7 +106,7 @@ func (c *census) shares(gguf bool, bits int64) (shares map[string]Share, paramet
 	return shares, parameters, unscaled
 }
 
-// minor is the share of the quantized parameters below which a method does not name an artifact [own]: loaders keep an odd
+// minor is the share of all parameters below which a method does not name an artifact [own]: loaders keep an odd
 // projector or a fallback row in another type.
 const minor = 0.01
 
@@ -115,14 +115,16 @@ const minor = 0.01
 func label(shares map[string]Share, gguf bool, c *census) string {
 	var quantized, plain []string
 	var total int64
+	for _, s := range shares {
+		total += s.Parameters
+	}
 	for m, s := range shares {
 		switch {
 		case s.Parameters == 0:
 		case isPlain(m):
 			plain = append(plain, m)
-		default:
+		case float64(s.Parameters) >= minor*float64(total):
 			quantized = append(quantized, m)
-			total += s.Parameters
 		}
 	}
 	bySize := func(a, b string) int {
@@ -136,19 +138,13 @@ func label(shares map[string]Share, gguf bool, c *census) string {
 		}
 		return plain[0]
 	}
-	main := quantized[:0:0]
-	for _, m := range quantized {
-		if float64(shares[m].Parameters) >= minor*float64(total) {
-			main = append(main, m)
-		}
-	}
-	if len(main) == 1 || gguf && recipe(main) {
+	if len(quantized) == 1 || gguf && recipe(quantized) {
 		if gguf {
-			return main[0] + size(main[0], c)
+			return quantized[0] + size(quantized[0], c)
 		}
-		return main[0]
+		return quantized[0]
 	}
-	return "mixed(" + strings.Join(main, "+") + ")"
+	return "mixed(" + strings.Join(quantized, "+") + ")"
 }
 
 // recipe reports types that llama.cpp's own file types combine: k-quants with their fallbacks, and MXFP4 with Q8_0

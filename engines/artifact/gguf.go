@@ -287,7 +287,7 @@ func (r *ggufReader) tensor(align int64) (tensor, error) {
 	}
 	n, ok := product(1, t.shape)
 	switch {
-	case !ok || n > (1<<61)/kind.Bytes*kind.Block:
+	case !ok || n/kind.Block > (1<<61)/kind.Bytes:
 		return t, r.fail(t.name, "%v elements are more than any file holds", t.shape)
 	case t.shape[0]%kind.Block != 0:
 		return t, r.fail(t.name, "rows of %d elements are no whole blocks of %s (%d)", t.shape[0], kind.Name, kind.Block)

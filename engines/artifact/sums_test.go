@@ -1,0 +1,192 @@
+package artifact
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"enginebroker/matrix"
+)
+
+// rest waits until a file's stamp is old enough to be trusted.
+func rest(t *testing.T, path string) {
+	t.Helper()
+	for {
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err != nil {
+			t.Fatal(err)
+		}
+		left := settled - time.Since(time.Unix(0, unix.TimespecToNsec(st.Ctim))) + time.Millisecond
+		if left <= 0 {
+			return
+		}
+		time.Sleep(left)
+	}
+}
+
+func TestSumsCache(t *testing.T) {
+	dir := t.TempDir()
+	path, cache := filepath.Join(dir, "model.gguf"), filepath.Join(dir, "cache/sums.json")
+	writeGGUF(t, path, ggufModel("qwen3", 7), blocks(8, 8))
+	rest(t, path)
+	open := func(want string) matrix.Manifest {
+		t.Helper()
+		sums, err := OpenSums(cache)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, r, err := Open(t.Context(), Locator{Path: path}, Options{Sums: sums})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprintf("%d read, %d known", r.Hashed, r.Cached); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+		if err := sums.Save(); err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	first := open("1 read, 0 known")
+	if second := open("0 read, 1 known"); second.SHA256 != first.SHA256 || first.SHA256 == "" {
+		t.Errorf("%s then %s", first.SHA256, second.SHA256)
+	}
+
+	// An edit in place through another hard link, with the time of modification set back: ctime tells.
+	other := filepath.Join(dir, "other.gguf")
+	if err := os.Link(path, other); err != nil {
+		t.Fatal(err)
+	}
+	st, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(other, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte{7}, st.Size()-1); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	if err := os.Chtimes(other, st.ModTime(), st.ModTime()); err != nil {
+		t.Fatal(err)
+	}
+	rest(t, path)
+	if edited := open("1 read, 0 known"); edited.SHA256 == first.SHA256 {
+		t.Error("an edited file kept its hash")
+	}
+
+	// A cache that cannot be parsed is no cache and no error.
+	writeFile(t, cache, "{half")
+	open("1 read, 0 known")
+}
+
+// A stamp that is as new as the clock's tick is not kept: the next write may carry the same.
+func TestFreshStampIsNotCached(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	writeFile(t, path, "x")
+	s, err := OpenSums("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	future := time.Now().Add(time.Hour)
+	if err := os.Chtimes(path, future, future); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := s.Sum(t.Context(), path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.hits.Load() != 0 {
+		t.Error("a fresh stamp was trusted")
+	}
+}
+
+func TestReplacedWhileHashing(t *testing.T) {
+	for name, change := range map[string]func(path string) error{
+		"replaced": func(p string) error {
+			if err := os.WriteFile(p+".new", []byte("other"), 0o644); err != nil {
+				return err
+			}
+			return os.Rename(p+".new", p)
+		},
+		"written to": func(p string) error { return os.WriteFile(p, []byte("other"), 0o644) },
+		"removed":    os.Remove,
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "f")
+			writeFile(t, path, "content")
+			f, err := os.Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			var st unix.Stat_t
+			if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+				t.Fatal(err)
+			}
+			if err := change(path); err != nil {
+				t.Fatal(err)
+			}
+			_, err = hashFile(t.Context(), path, f, stampOf(&st))
+			if r, ok := errors.AsType[*Refusal](err); !ok || r.Code != Replaced {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+func TestVerify(t *testing.T) {
+	dir := t.TempDir()
+	writeSafetensors(t, filepath.Join(dir, "model.safetensors"), layers(1, plain("BF16")))
+	for _, n := range []string{"config.json", "tokenizer.json"} {
+		writeFile(t, filepath.Join(dir, n), "{}")
+	}
+	m, _, err := Open(t.Context(), Locator{Path: dir}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256([]byte("{}"))
+	if got := m.Files[0].SHA256.Or(""); got != hex.EncodeToString(sum[:]) {
+		t.Errorf("config.json hashes to %s", got)
+	}
+	if bad, err := Verify(t.Context(), m, dir, 2); err != nil || len(bad) != 0 {
+		t.Errorf("%v %v", bad, err)
+	}
+	writeFile(t, filepath.Join(dir, "config.json"), "{ }")
+	if err := os.Remove(filepath.Join(dir, "tokenizer.json")); err != nil {
+		t.Fatal(err)
+	}
+	bad, err := Verify(t.Context(), m, dir, 2)
+	if err != nil || len(bad) != 2 || bad[0].Path != "config.json" || bad[1].Found != "no such file" {
+		t.Errorf("%v %v", bad, err)
+	}
+	headers, _, err := Open(t.Context(), Locator{Path: filepath.Join(dir, "model.safetensors")}, Options{HeadersOnly: true})
+	if err != nil || headers.SHA256 != "" {
+		t.Errorf("%v %v", headers.SHA256, err)
+	}
+	if _, err := Verify(t.Context(), headers, dir, 1); err == nil || !strings.Contains(err.Error(), "no sha256") {
+		t.Errorf("a manifest without hashes was verified: %v", err)
+	}
+}
+
+func TestCancel(t *testing.T) {
+	dir := t.TempDir()
+	writeSafetensors(t, filepath.Join(dir, "model.safetensors"), layers(1, plain("BF16")))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := Open(ctx, Locator{Path: dir}, Options{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
