@@ -1,6 +1,10 @@
 package host
 
-import "strings"
+import (
+	"strings"
+
+	"enginebroker/engines"
+)
 
 // Kind says what is wrong with a plugin.
 type Kind string
@@ -16,6 +20,7 @@ const (
 	Died          Kind = "died"           // its process ended
 	Hung          Kind = "hung"           // it did not answer within the limit
 	Settings      Kind = "settings"       // the plugin's own schema refuses the settings
+	Refused       Kind = "refused"        // it answered Describe or Configure with an error of its own
 )
 
 // Problem is one plugin that cannot be used, and what to do about it. The others go on without it.
@@ -25,7 +30,8 @@ type Problem struct {
 	Kind    Kind
 	Message string
 	Fix     string
-	Err     error // cause, may be nil
+	Fields  []engines.FieldError // of Settings
+	Err     error                // cause, may be nil
 }
 
 // Error is one line that names the plugin and the fix.
