@@ -21,6 +21,7 @@ const (
 	CodeCancelled       = "cancelled"
 	CodeLaunch          = "launch" // the program could not be executed, its log or state file not be written
 	CodeLeftover        = "leftover"
+	CodeBusy            = "busy"
 )
 
 // Start is one start of a server, as every adapter does it.

@@ -117,6 +117,11 @@ func (t *local) launch(boot string) error {
 		return err
 	}
 	t.dir = dir
+	for name, target := range t.spec.Links {
+		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
+			return errors.Join(fmt.Errorf("launch: %w", err), os.RemoveAll(dir))
+		}
+	}
 	cmd := &exec.Cmd{
 		Path: t.spec.Argv[0], Args: t.spec.Argv, Env: environ(t.launched.Env), Dir: dir,
 		Stdout: t.log.f, Stderr: t.log.f, // a nil Stdin is /dev/null
@@ -149,7 +154,7 @@ func (t *local) launch(boot string) error {
 		}
 	}()
 	if err := <-started; err != nil {
-		return errors.Join(fmt.Errorf("launch: %w", err), os.Remove(dir))
+		return errors.Join(fmt.Errorf("launch: %w", err), os.RemoveAll(dir))
 	}
 	t.mu.Lock()
 	t.launched.Root = root

@@ -35,6 +35,7 @@ type Spec struct {
 	Argv      []string          // the executable's path first
 	Env       map[string]string // declared variables; they win over inherited ones
 	Inherit   []string          // names inherited beside DefaultInherit; a trailing * matches a prefix
+	Links     map[string]string // symbolic links in the otherwise empty working directory: target by name
 	Host      string            // the address the server will listen on
 	Port      int               // the port it was told to use
 	LogPath   string            // receives stdout and stderr; a rotated part is LogPath.1
