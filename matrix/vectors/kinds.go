@@ -347,9 +347,14 @@ func ratioConsistency(in struct {
 	SB              float64 `json:"s_b"`
 }) (any, error) {
 	c, err := stats.RatioConsistency(in.A, in.B, in.Published, in.SA, in.SB)
-	reason := ""
-	if !c.Consistent {
-		reason = string(matrix.RatioInconsistent)
+	if err != nil {
+		return nil, err
+	}
+	reasons, err := verdict.Published(verdict.Session{A: verdict.Figures{Median: in.A, Spread: in.SA}, B: verdict.Figures{Median: in.B, Spread: in.SB},
+		Ratio: matrix.Some(in.Published)})
+	reason := matrix.Reason("")
+	for _, r := range reasons {
+		reason = r.Code
 	}
 	return object{"recomputed": c.Recomputed, "log_gap": c.LogGap, "tolerance": c.Tolerance, "consistent": c.Consistent, "reason": reason}, err
 }

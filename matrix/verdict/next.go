@@ -41,9 +41,7 @@ func (x *index) next(code matrix.Reason, p *pairing, blocks int) string {
 		return "the operator lifts the hold: no load"
 	case matrix.AttachedServer:
 		return fmt.Sprintf("let the broker launch this server, then the series: %d loads", whole)
-	case matrix.GridShiftArm, matrix.GridShiftRatio:
-		return "diff the build fingerprints of the grids, then broker reload on the arm that moved: 8 loads"
-	case matrix.GridShiftCommon, matrix.GridUndecided, matrix.GridInterval:
+	case matrix.GridInterval:
 		return fmt.Sprintf("one more grid after a reboot: %d loads", confirming*one)
 	case matrix.SingleGrid:
 		return fmt.Sprintf("reboot, then broker resume: a confirming grid of %d superblocks, %d loads", confirming, confirming*one)

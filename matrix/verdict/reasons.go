@@ -208,40 +208,24 @@ func (c *draft) across(x *index) error {
 }
 
 func (c *draft) shift(x *index, g1, g2 *gridValues, i int) error {
-	arm := func(v1, v2 []float64) (stats.Shift, error) {
-		f1, err1 := stats.Fold(v1)
-		f2, err2 := stats.Fold(v2)
-		if err := cmp.Or(err1, err2); err != nil {
-			return stats.Shift{}, err
+	var sessions [2]Session
+	for j, g := range []*gridValues{g1, g2} {
+		a, err := FiguresOf(g.a)
+		if err != nil {
+			return err
 		}
-		return stats.GridShift(f1.Median, f2.Median, f1.Spread, f2.Spread, f1.N, f2.N)
+		b, err := FiguresOf(g.b)
+		if err != nil {
+			return err
+		}
+		sessions[j] = Session{A: a, B: b, D: g.d}
 	}
-	a, err := arm(g1.a, g2.a)
-	if err != nil {
-		return err
+	k, err := Compare(c.pair, sessions[0], sessions[1])
+	for _, r := range k.Reasons {
+		r.Detail = fmt.Sprintf("grid %d to grid %d: %s", x.in.Grids[x.primary].Info.Index, x.in.Grids[i].Info.Index, r.Detail)
+		c.reasons = append(c.reasons, r)
 	}
-	b, err := arm(g1.b, g2.b)
-	if err != nil {
-		return err
-	}
-	within := math.Max(g1.est.Max-g1.est.Min, g2.est.Max-g2.est.Min)
-	ratio, err := stats.ShiftWithin(g2.est.Median-g1.est.Median, within, len(g1.d), len(g2.d))
-	if err != nil {
-		return err
-	}
-	reasons, movedA, movedB := GridReasons(a.Verdict, b.Verdict, ratio.Verdict)
-	var moved []string
-	if movedA {
-		moved = append(moved, fmt.Sprintf("%s %+.2f %%", c.pair.A, a.Pct))
-	}
-	if movedB {
-		moved = append(moved, fmt.Sprintf("%s %+.2f %%", c.pair.B, b.Pct))
-	}
-	detail := fmt.Sprintf("grid %d to grid %d: moved = [%s]", x.in.Grids[x.primary].Info.Index, x.in.Grids[i].Info.Index, strings.Join(moved, ", "))
-	for _, r := range reasons {
-		c.add(x, r, detail)
-	}
-	return nil
+	return err
 }
 
 // decide applies the decision rule and what may overrule it: the noise floor where no dedicated A/A is on record, and the
