@@ -62,7 +62,19 @@ func (p prompts) Take(block int, point matrix.Point, rep, n int) ([]stopwatch.Pr
 	return out, nil
 }
 
-type boxOf struct{ *box.Box }
+// boxOf is the box with what makes it unfit to certify anything, empty where it is fit.
+type boxOf struct {
+	*box.Box
+	uncertified string
+}
+
+func (b boxOf) Settle(ctx context.Context) (matrix.Env, error) {
+	env, err := b.Box.Settle(ctx)
+	if b.uncertified != "" {
+		env.Unevaluable = append(env.Unevaluable, b.uncertified)
+	}
+	return env, err
+}
 
 func (b boxOf) Watch(ctx context.Context, tree func() []int, stop func(string)) (run.Watch, error) {
 	return b.Box.Watch(ctx, tree, stop)

@@ -174,7 +174,7 @@ func (t *team) sides(s *Service, model matrix.Model) []negotiate.Side {
 	for _, m := range t.members {
 		kind := cmp.Or(m.desc.Engine, m.Plugin)
 		out = append(out, negotiate.Side{Label: m.Label, Engine: kind, Instance: m.Label, Description: m.desc, Policy: m.Policy,
-			Preflighted: s.preflights(m, model), Settings: m.Settings, Pin: m.Pin, Compute: m.ComputeDtype, Compares: m.Compares,
+			Preflighted: s.preflights(m, model), Settings: m.Settings, Pin: m.Pin, ComputeDtype: m.ComputeDtype, Compares: m.Compares,
 			Attached: m.Attach != "", Simulated: m.desc.Simulated})
 	}
 	return out

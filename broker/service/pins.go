@@ -14,7 +14,7 @@ func (s *Service) checkPin(arm matrix.Arm, ready matrix.Ready) matrix.Opt[matrix
 	if err != nil {
 		return matrix.Some(matrix.PinCheck{Pin: arm.Pin, Mismatch: []matrix.PinMismatch{{Field: "pin", Expected: "a readable record in " + s.cfg.Pins, Found: err.Error()}}})
 	}
-	pin, ok := set.Find(arm.Pin)
+	pin, ok := set[arm.Pin]
 	if !ok {
 		return matrix.Some(matrix.PinCheck{Pin: arm.Pin, Mismatch: []matrix.PinMismatch{{Field: "pin", Expected: "a record named " + arm.Pin, Found: "none in " + s.cfg.Pins}}})
 	}

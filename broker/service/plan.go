@@ -249,7 +249,7 @@ func near(name string, known []string) string {
 // method is everything that defines the measurement (protocol §8).
 func (s *Service) method(profile workload.Profile, box gates.Profile, points []matrix.Point, corpus string) matrix.Method {
 	m := matrix.Method{
-		Protocol: protocolVersion, Client: clientVersion, Formula: metrics.Broker, GateTable: gateVersion, Box: box.Name, Profile: profile.Name, Points: points, Corpus: corpus,
+		Protocol: protocolVersion, Client: clientVersion, Formula: metrics.Broker1, GateTable: gateVersion, Box: box.Name, Profile: profile.Name, Points: points, Corpus: corpus,
 		Repetitions: profile.Repetitions, WarmupRecipe: "one request per stream, from prompts of its own, same concurrency", Fold: "median", Cache: "off",
 		PageCache: "evicted before the load", Residency: "alternating", Schedule: "superblock", PinState: s.pinState(), SamplerHz: samplerHz,
 		Margins:  map[string]string{"integral": "0.02", "energy": "0.02", "phase": "0.05", "tail": "0.05", "itl": "0.05", "memory": "0.05"},

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"maps"
@@ -64,11 +65,16 @@ func Explain(w io.Writer, c matrix.Cell, look Look) error {
 
 // writeReport keeps the report beside the evidence, in every format.
 func (s *Service) writeReport(led *ledger.Run, r matrix.Report) error {
-	files := map[string]ledger.Writer{}
 	for ext, format := range map[string]string{"json": "json", "md": "markdown", "csv": "csv", "html": "html"} {
-		files[ext] = func(w io.Writer) error { return Render(w, r, format, Look{}) }
+		var b bytes.Buffer
+		if err := Render(&b, r, format, Look{}); err != nil {
+			return err
+		}
+		if err := led.WriteReport("report."+ext, b.Bytes()); err != nil {
+			return err
+		}
 	}
-	return led.WriteReport(files)
+	return nil
 }
 
 // Judge turns the cells of a report into the error a caller should fail with: the worst verdict of the comparable cells, or

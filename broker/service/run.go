@@ -97,7 +97,12 @@ func (s *Service) Resume(ctx context.Context, name string, on func(Event)) (Outc
 	if err != nil {
 		return Outcome{}, err
 	}
-	g, pr, err := s.next(plan, ev)
+	bx, done, err := s.box(ctx, "simulated", nil) // the boot id is the same whatever the profile
+	if err != nil {
+		return Outcome{}, err
+	}
+	done()
+	g, pr, err := next(plan, ev, bx.BootID())
 	if err != nil {
 		return Outcome{Run: filepath.Base(dir)}, err
 	}
@@ -118,14 +123,10 @@ type prior struct {
 }
 
 // next decides which grid a resumed run continues or opens.
-func (s *Service) next(plan matrix.Plan, ev evidence) (matrix.GridInfo, prior, error) {
-	boot, err := box.CurrentBoot()
-	if err != nil {
-		return matrix.GridInfo{}, prior{}, err
-	}
+func next(plan matrix.Plan, ev evidence, boot string) (matrix.GridInfo, prior, error) {
 	pr := prior{seq: ev.seq, extended: map[string]int{}}
 	if len(ev.grids) == 0 {
-		return matrix.GridInfo{Index: 0, Seed: plan.Seed}, pr, nil
+		return matrix.GridInfo{Index: 0, BootID: boot, Seed: plan.Seed}, pr, nil
 	}
 	last := ev.grids[len(ev.grids)-1]
 	switch {
@@ -165,7 +166,18 @@ func (s *Service) perform(ctx context.Context, t *team, led *ledger.Run, g matri
 	}
 	defer lock.Release()
 	g.BootID = bx.BootID()
-	cfg, err := s.runConfig(ctx, t, led, bx, g, pr, on)
+	base, err := bx.Baseline(ctx)
+	uncertified := ""
+	if errors.Is(err, box.ErrUnattributed) {
+		uncertified = string(matrix.MemoryNotReturned) + ": " + err.Error()
+		on(Event{At: s.now(), Kind: "finding", Text: err.Error() + "; this box certifies nothing until it is rebooted"})
+	} else if err != nil {
+		return Outcome{}, interrupted(ctx, err, "")
+	}
+	if base.Note != "" {
+		on(Event{At: s.now(), Kind: "finding", Text: "memory baseline: " + base.Note})
+	}
+	cfg, err := s.runConfig(ctx, t, led, boxOf{bx, uncertified}, g, pr, on)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -226,7 +238,7 @@ func (s *Service) opening(led *ledger.Run, bx *box.Box, pr prior, g matrix.GridI
 	return err
 }
 
-func (s *Service) runConfig(ctx context.Context, t *team, led *ledger.Run, bx *box.Box, g matrix.GridInfo, pr prior, on func(Event)) (run.Config, error) {
+func (s *Service) runConfig(ctx context.Context, t *team, led *ledger.Run, bx boxOf, g matrix.GridInfo, pr prior, on func(Event)) (run.Config, error) {
 	plan := led.Plan()
 	model, err := s.model(ctx, plan.Model)
 	if err != nil {
@@ -257,7 +269,7 @@ func (s *Service) runConfig(ctx context.Context, t *team, led *ledger.Run, bx *b
 		Artifact: artifactsOf(model),
 		CheckPin: s.checkPin,
 		NextSB:   func(group, drawn int) matrix.Superblock { return schedule.Next(plan, group, drawn) },
-		Points:   schedule.Points, Box: boxOf{bx}, Stopwatch: clock{}, Prompts: prompts{corpus}, Recorder: recorder{led}, Judge: live,
+		Points:   schedule.Points, Box: bx, Stopwatch: clock{}, Prompts: prompts{corpus}, Recorder: recorder{led}, Judge: live,
 		Now: s.now, Event: func(e run.Event) { on(Event(e)) },
 	}
 	cfg.Request = func(arm matrix.Arm, a matrix.Artifact) (matrix.StartRequest, error) {
