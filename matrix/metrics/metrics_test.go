@@ -71,7 +71,7 @@ func near(t *testing.T, what string, m map[string]matrix.Opt[float64], metric st
 
 var none = math.NaN()
 
-// The edge cases of issue 4: one token, tokens in the first chunk, all in one chunk.
+// One token, tokens in the first chunk, all in one chunk.
 func TestBroker1PerToken(t *testing.T) {
 	for _, c := range []struct {
 		name                  string
@@ -354,7 +354,7 @@ func TestGuidellmWeights(t *testing.T) {
 	near(t, "TTFT has equal weights, the lower one is the median", m, "ttft_median", 10)
 }
 
-// Issue 4: memory is independent of stream length, and percentiles of many gaps stay within the stated error.
+// Memory is independent of stream length, and percentiles of many gaps stay within the stated error.
 func TestLongStreamsInBoundedMemory(t *testing.T) {
 	const events = 2_000_000
 	gaps := func(yield func(matrix.StreamEvent) bool) {

@@ -19,7 +19,7 @@ const (
 	q4km  = "qwen3.8-27b@q4_k_m"
 )
 
-// campaign is the model of issue 3 §4: what each kind of engine is said to do with each artifact, as of the source.
+// campaign is the model of the GB10 campaign: what each kind of engine is said to do with each artifact, as of the source.
 func campaign() matrix.Model {
 	yes := matrix.Statement{Status: matrix.StatusClaimed, Why: "runs", Source: "campaign"}
 	owed := matrix.Statement{Status: matrix.StatusOwed, Why: "refused at last sight", Source: "vllm.cpp#821"}
@@ -97,7 +97,7 @@ func wantShape(t *testing.T, r negotiate.Result, groups, refusals []string) {
 	}
 }
 
-// Issue 3 §4 as of the source; protocol §2.1.
+// The plan as of the source (protocol §2.1).
 func TestCampaignAsOfTheSource(t *testing.T) {
 	r := negotiated(t, negotiate.Input{Model: campaign(), Sides: four()})
 	wantShape(t, r,
@@ -131,7 +131,7 @@ func TestCampaignAsOfTheSource(t *testing.T) {
 	}
 }
 
-// Issue 3 §4 with ours' arms opened.
+// The plan once ours opens every artifact (protocol §2.1).
 func TestCampaignWithOursOpened(t *testing.T) {
 	r := negotiated(t, negotiate.Input{Model: campaign(), Sides: opened(four(), "ours", nvfp4, q4km)})
 	wantShape(t, r,

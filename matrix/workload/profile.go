@@ -102,7 +102,7 @@ func seconds(tokens int, perSecond float64) time.Duration {
 // server is faster, so the expectation is a lower bound. Requests stay a multiple of the concurrency.
 //
 // On models of thousands of tokens per second a leg of half a second decides nothing (engines.md D8: two loads of one arm
-// differed by 32 %); 5 s is the floor that issue 3 §7 asks for.
+// differed by 32 %); 5 s and more do [own].
 func Grow(points []matrix.Point, atLeast time.Duration, decode float64) ([]matrix.Point, []string, error) {
 	if atLeast < 0 || math.IsNaN(decode) || math.IsInf(decode, 0) || decode <= 0 {
 		return nil, nil, fmt.Errorf("workload: cannot size requests for %v at %v tokens per second: give a positive measured rate", atLeast, decode)

@@ -136,7 +136,7 @@ func TestValidateNamesTheField(t *testing.T) {
 	}
 }
 
-// Issue 3 §7: requests are sized so that a leg of a fast model lasts long enough to decide anything.
+// Requests are sized so that a leg of a fast model lasts long enough to decide anything.
 func TestGrow(t *testing.T) {
 	before := points(t, "serve-low", "quick")
 	after, notes, err := workload.Grow(before, 5*time.Second, 2000)
