@@ -25,6 +25,7 @@ func (s *Server) routes() {
 	gen("/v1/completions", "/v1/chat/completions")
 	get("/v1/models", s.models)
 	s.mux.HandleFunc("GET /health", s.health)
+	get("/simulated", func() any { return s.Report() })
 	s.mux.HandleFunc("GET /metrics", s.metrics)
 	s.mux.HandleFunc("POST /tokenize", s.tokenize)
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { s.notFound(w) })
@@ -111,6 +112,32 @@ func (s *Server) slotList() any {
 		out[i] = object{"id", i, "n_ctx", s.p.Context, "speculative", false, "is_processing", i < busy}
 	}
 	return out
+}
+
+// Report is what a server says of itself on /simulated, in every dialect: what an adapter of a real engine collects from
+// many places.
+type Report struct {
+	Version      string `json:"version"`
+	Commit       string `json:"commit"`
+	Dtype        string `json:"dtype"`
+	KVDtype      string `json:"kv_dtype"`
+	Quantization string `json:"quantization"`
+	Speculation  string `json:"speculation"`
+	PrefixCache  string `json:"prefix_cache"`
+	Model        string `json:"model"`
+	Path         string `json:"path"`
+	Context      int    `json:"context"`
+	Slots        int    `json:"slots"`
+	Running      int64  `json:"running"`
+	Generated    int64  `json:"generated"`
+	Cached       int64  `json:"cached"`
+}
+
+// Report reads the server's state.
+func (s *Server) Report() Report {
+	return Report{Version: s.Version(), Commit: s.p.Commit, Dtype: s.p.Dtype, KVDtype: s.p.KVDtype, Quantization: s.p.Quantization,
+		Speculation: s.p.Speculation, PrefixCache: "off", Model: s.model(), Path: s.p.Path, Context: s.p.Context, Slots: s.p.Slots,
+		Running: s.running.Load(), Generated: s.generated.Load(), Cached: s.cachedTotal.Load()}
 }
 
 // tokenize answers in the dialect's form.

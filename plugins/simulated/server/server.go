@@ -32,6 +32,8 @@ type Params struct {
 	Speed   float64 // of this load
 	Context int     // usable tokens of one request
 	Slots   int     // requests at once
+
+	Quantization, KVDtype, Speculation string // as it says when asked
 }
 
 // Server answers as an engine. Create it with New.
