@@ -13,5 +13,9 @@ func (a *app) commands() []*cobra.Command {
 		a.runsCommand(),
 		a.enginesCommand(),
 		a.modelsCommand(),
+		a.inspectCommand(),
+		a.auditCommand(),
+		a.streamCommand(),
+		a.protocolCommand(),
 	}
 }
