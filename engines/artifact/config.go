@@ -94,29 +94,51 @@ type modelopt struct {
 // readConfigs reads config.json and hf_quant_config.json where they exist.
 func readConfigs(root string, files []string) (claims, error) {
 	c := claims{bits: 4}
-	if slices.Contains(files, "config.json") {
-		var cfg hfConfig
-		if err := readJSON(filepath.Join(root, "config.json"), &cfg); err != nil {
+	for _, f := range []struct {
+		name string
+		take func(path string, b []byte) error
+	}{{"config.json", c.config}, {"hf_quant_config.json", c.modelopt}} {
+		if !slices.Contains(files, f.name) {
+			continue
+		}
+		path := filepath.Join(root, f.name)
+		b, err := readSmall(path, maxConfig)
+		if err == nil {
+			err = f.take(path, b)
+		}
+		if err != nil {
 			return c, err
 		}
-		c.take(cfg, "config.json")
-		if cfg.Text != nil {
-			var text hfConfig
-			if err := decode(*cfg.Text, &text); err != nil {
-				return c, &HeaderError{Path: filepath.Join(root, "config.json"), Field: "text_config", Message: err.Error()}
-			}
-			c.take(text, "config.json: text_config")
-		}
-	}
-	if slices.Contains(files, "hf_quant_config.json") {
-		var m modelopt
-		if err := readJSON(filepath.Join(root, "hf_quant_config.json"), &m); err != nil {
-			return c, err
-		}
-		c.claim("producer", strings.TrimSpace(m.Producer.Name+" "+m.Producer.Version), "hf_quant_config.json")
-		c.quantization(hfQuantization{Method: "modelopt", Algo: m.Quantization.Algo, KVAlgo: m.Quantization.KVAlgo}, "hf_quant_config.json")
 	}
 	return c, nil
+}
+
+// config takes config.json; a wrapper's text_config too.
+func (c *claims) config(path string, b []byte) error {
+	var cfg, text hfConfig
+	if err := parseJSON(path, b, &cfg); err != nil {
+		return err
+	}
+	c.take(cfg, "config.json")
+	if cfg.Text == nil {
+		return nil
+	}
+	if err := decode(*cfg.Text, &text); err != nil {
+		return &HeaderError{Path: path, Field: "text_config", Message: err.Error()}
+	}
+	c.take(text, "config.json: text_config")
+	return nil
+}
+
+// modelopt takes hf_quant_config.json.
+func (c *claims) modelopt(path string, b []byte) error {
+	var m modelopt
+	if err := parseJSON(path, b, &m); err != nil {
+		return err
+	}
+	c.claim("producer", strings.TrimSpace(m.Producer.Name+" "+m.Producer.Version), "hf_quant_config.json")
+	c.quantization(hfQuantization{Method: "modelopt", Algo: m.Quantization.Algo, KVAlgo: m.Quantization.KVAlgo}, "hf_quant_config.json")
+	return nil
 }
 
 // take adds what one level of config.json says; an outer level wins over an inner one.
@@ -252,15 +274,25 @@ func chatTemplate(root string, files []string) (matrix.Opt[string], string, erro
 	if !slices.Contains(files, "tokenizer_config.json") {
 		return matrix.Opt[string]{}, "", nil
 	}
+	path := filepath.Join(root, "tokenizer_config.json")
+	b, err := readSmall(path, maxConfig)
+	if err != nil {
+		return matrix.Opt[string]{}, "", err
+	}
+	return templateOf(path, b)
+}
+
+// templateOf reads the template of tokenizer_config.json: a text, or the default one of a list.
+func templateOf(path string, b []byte) (matrix.Opt[string], string, error) {
+	none := matrix.Opt[string]{}
 	var cfg struct {
 		Template json.RawMessage `json:"chat_template"`
 	}
-	path := filepath.Join(root, "tokenizer_config.json")
-	if err := readJSON(path, &cfg); err != nil {
-		return matrix.Opt[string]{}, "", err
+	if err := parseJSON(path, b, &cfg); err != nil {
+		return none, "", err
 	}
 	if len(cfg.Template) == 0 || string(cfg.Template) == "null" {
-		return matrix.Opt[string]{}, "", nil
+		return none, "", nil
 	}
 	var text string
 	if json.Unmarshal(cfg.Template, &text) == nil {
@@ -268,14 +300,14 @@ func chatTemplate(root string, files []string) (matrix.Opt[string], string, erro
 	}
 	var named []struct{ Name, Template string }
 	if err := json.Unmarshal(cfg.Template, &named); err != nil {
-		return matrix.Opt[string]{}, "", &HeaderError{Path: path, Field: "chat_template", Message: "neither a text nor a list of named texts"}
+		return none, "", &HeaderError{Path: path, Field: "chat_template", Message: "neither a text nor a list of named texts"}
 	}
 	for _, n := range named {
 		if n.Name == "default" {
 			return matrix.Some(textSum(n.Template)), "tokenizer_config.json: default", nil
 		}
 	}
-	return matrix.Opt[string]{}, "", nil
+	return none, "", nil
 }
 
 func textSum(s string) string {
@@ -283,12 +315,9 @@ func textSum(s string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func readJSON(path string, v any) error {
-	b, err := readSmall(path, maxConfig)
-	if err != nil {
-		return err
-	}
-	err = decode(b, v)
+// parseJSON reads a configuration and says where it is wrong.
+func parseJSON(path string, b []byte, v any) error {
+	err := decode(b, v)
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
 	switch {
