@@ -90,6 +90,7 @@ func (e enc) artifact(a matrix.Artifact) *enginev1.Artifact {
 		Revision:     text(a.Revision),
 		Path:         text(a.Path),
 		Files:        each(a.Files, e.file),
+		Bytes:        optional(a.Bytes, same),
 		KvDtype:      text(a.KVDtype),
 		Converted:    new(a.Converted),
 		ConvertedBy:  text(a.ConvertedBy),
@@ -101,6 +102,7 @@ func (e enc) artifact(a matrix.Artifact) *enginev1.Artifact {
 }
 
 func (d dec) artifact(m *enginev1.Artifact) matrix.Artifact {
+	m = given(m)
 	return matrix.Artifact{
 		ID:           m.GetId(),
 		Quantization: m.GetQuantization(),
@@ -110,6 +112,7 @@ func (d dec) artifact(m *enginev1.Artifact) matrix.Artifact {
 		Revision:     m.GetRevision(),
 		Path:         m.GetPath(),
 		Files:        each(m.GetFiles(), d.file),
+		Bytes:        fromOptional(m.Bytes, same),
 		KVDtype:      m.GetKvDtype(),
 		Converted:    m.GetConverted(),
 		ConvertedBy:  m.GetConvertedBy(),

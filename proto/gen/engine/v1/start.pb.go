@@ -528,7 +528,9 @@ type Artifact struct {
 	// Absent: checked by greedy self-match.
 	Canary *Canary `protobuf:"bytes,14,opt,name=canary" json:"canary,omitempty"`
 	// Absent: the files were not read.
-	Manifest      *Manifest `protobuf:"bytes,15,opt,name=manifest" json:"manifest,omitempty"`
+	Manifest *Manifest `protobuf:"bytes,15,opt,name=manifest" json:"manifest,omitempty"`
+	// Size in bytes of all files, as published. Absent: not known.
+	Bytes         *int64 `protobuf:"varint,16,opt,name=bytes" json:"bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -666,6 +668,13 @@ func (x *Artifact) GetManifest() *Manifest {
 		return x.Manifest
 	}
 	return nil
+}
+
+func (x *Artifact) GetBytes() int64 {
+	if x != nil && x.Bytes != nil {
+		return *x.Bytes
+	}
+	return 0
 }
 
 // Launch describes one server lifetime. Paths are absolute.
@@ -882,7 +891,7 @@ const file_engine_v1_start_proto_rawDesc = "" +
 	"\adrafter\x18\x0e \x01(\bR\adrafter\x1a=\n" +
 	"\x0fDtypeBytesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xdd\x04\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xf3\x04\n" +
 	"\bArtifact\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\"\n" +
 	"\fquantization\x18\x02 \x01(\tR\fquantization\x12\x1c\n" +
@@ -903,7 +912,8 @@ const file_engine_v1_start_proto_rawDesc = "" +
 	"statements\x18\r \x03(\v2#.engine.v1.Artifact.StatementsEntryR\n" +
 	"statements\x12)\n" +
 	"\x06canary\x18\x0e \x01(\v2\x11.engine.v1.CanaryR\x06canary\x12/\n" +
-	"\bmanifest\x18\x0f \x01(\v2\x13.engine.v1.ManifestR\bmanifest\x1aS\n" +
+	"\bmanifest\x18\x0f \x01(\v2\x13.engine.v1.ManifestR\bmanifest\x12\x14\n" +
+	"\x05bytes\x18\x10 \x01(\x03R\x05bytes\x1aS\n" +
 	"\x0fStatementsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12*\n" +
 	"\x05value\x18\x02 \x01(\v2\x14.engine.v1.StatementR\x05value:\x028\x01\"\xd8\x04\n" +
