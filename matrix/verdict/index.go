@@ -70,14 +70,31 @@ type index struct {
 	cold     map[armKey]int // cold loads over all grids
 	offset   map[armKey]string
 	pins     map[armKey]*matrix.LoadRecord // a load refused by its pin
+	scored   map[everyKey]int
+	every    map[everyKey]*every
 	primary  int
 }
+
+// every counts the scored legs of an arm that carry a code.
+type every struct {
+	ids    []string
+	detail string
+}
+
+// everyKey is an arm at a point, or at allPoints, and a code; without a code it counts all scored legs.
+type everyKey struct {
+	arm   armKey
+	point int
+	code  matrix.LegCode
+}
+
+const allPoints = -1
 
 type armKey struct{ group, arm int }
 
 func newIndex(in Input) (*index, error) {
 	x := &index{in: in, groups: map[string]int{}, points: map[string]int{}, first: map[armKey]*matrix.LoadRecord{},
-		cold: map[armKey]int{}, offset: map[armKey]string{}, pins: map[armKey]*matrix.LoadRecord{}}
+		scored: map[everyKey]int{}, every: map[everyKey]*every{}, cold: map[armKey]int{}, offset: map[armKey]string{}, pins: map[armKey]*matrix.LoadRecord{}}
 	for i, g := range in.Plan.Groups {
 		x.groups[g.ID] = i
 		x.arms = append(x.arms, map[string]int{})
@@ -99,6 +116,7 @@ func newIndex(in Input) (*index, error) {
 	if err := x.gather(); err != nil {
 		return nil, err
 	}
+	x.countCodes()
 	x.choosePrimary()
 	return x, nil
 }
@@ -308,6 +326,35 @@ func (x *index) terminal(group int, s *section) {
 			for _, l := range sb.legs {
 				if l != nil {
 					l.gate = gates.Add(l.gate, matrix.SuperblockDrift, detail)
+				}
+			}
+		}
+	}
+}
+
+// countCodes notes the codes that make a cell reason when every leg of an arm carries them (protocol §4.1, §4.4).
+func (x *index) countCodes() {
+	for _, row := range x.sections {
+		for group, s := range row {
+			for _, sb := range s.sbs {
+				for i, l := range sb.legs {
+					if l == nil {
+						continue
+					}
+					arm := armKey{group, i % sb.arms}
+					for _, point := range []int{i / (2 * sb.arms), allPoints} {
+						x.scored[everyKey{arm: arm, point: point}]++
+						for _, code := range l.gate.Codes {
+							if code != matrix.PromptTokensCode && code != matrix.CanaryFailedCode {
+								continue
+							}
+							key := everyKey{arm, point, code}
+							if x.every[key] == nil {
+								x.every[key] = &every{detail: l.gate.Detail[code]}
+							}
+							x.every[key].ids = append(x.every[key].ids, l.id())
+						}
+					}
 				}
 			}
 		}

@@ -143,33 +143,18 @@ func (p *pairing) arm(x *index, a matrix.Arm, key armKey) {
 	if loads < minColdLoads {
 		p.add(x, matrix.LoadStateUntested, fmt.Sprintf("%s has %d cold loads over all grids, %d needed", a.Label, loads, minColdLoads))
 	}
-	p.everyLeg(x, a, matrix.PromptTokensCode, matrix.PromptTokensMismatch, true)
-	p.everyLeg(x, a, matrix.CanaryFailedCode, matrix.CanaryFailed, false)
+	p.everyLeg(x, a.Label, everyKey{key, p.point, matrix.PromptTokensCode}, matrix.PromptTokensMismatch)
+	p.everyLeg(x, a.Label, everyKey{key, allPoints, matrix.CanaryFailedCode}, matrix.CanaryFailed)
 }
 
-// everyLeg raises a cell reason when all scored legs of an arm carry a code: at this point, or in every load.
-func (p *pairing) everyLeg(x *index, a matrix.Arm, code matrix.LegCode, reason matrix.Reason, here bool) {
-	all, some := true, 0
-	var ids []string
-	detail := ""
-	for _, row := range x.sections {
-		for _, sb := range row[p.group].sbs {
-			for i, l := range sb.legs {
-				if l == nil || l.rec.ID.Arm != a.Label || here && i/(2*sb.arms) != p.point {
-					continue
-				}
-				some++
-				if !slices.Contains(l.gate.Codes, code) {
-					all = false
-					continue
-				}
-				ids, detail = append(ids, l.id()), l.gate.Detail[code]
-			}
-		}
+// everyLeg raises a cell reason when all scored legs of an arm carry a code: at one point, or at all of them.
+func (p *pairing) everyLeg(x *index, label string, key everyKey, reason matrix.Reason) {
+	e := x.every[key]
+	total := x.scored[everyKey{arm: key.arm, point: key.point}]
+	if e == nil || len(e.ids) < total {
+		return
 	}
-	if all && some > 0 {
-		p.add(x, reason, fmt.Sprintf("in all %d legs of %s: %s", some, a.Label, detail), ids...)
-	}
+	p.add(x, reason, fmt.Sprintf("in all %d legs of %s: %s", total, label, e.detail), e.ids...)
 }
 
 // box says what the box or its profile could not prove.
