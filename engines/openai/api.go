@@ -117,10 +117,10 @@ func (c *Client) Tokenize(ctx context.Context, path string, body any) ([]int, er
 	return a.Tokens, nil
 }
 
-// BaseDialect is what all four engines share on /v1/completions; an adapter changes what its server does otherwise.
+// BaseDialect is what all four engines share on /v1/completions; an adapter changes what its server does otherwise. What the
+// method decides (lengths, ignore_eos) the client sends of itself.
 func BaseDialect(base, model string) matrix.Dialect {
 	body := Greedy()
-	body["ignore_eos"] = true
 	body["stream_options"] = map[string]any{"include_usage": true, "continuous_usage_stats": true}
 	return matrix.Dialect{
 		BaseURL: base, Path: "/v1/completions", ChatPath: "/v1/chat/completions", Form: "openai", Model: model,
