@@ -94,10 +94,13 @@ type Prompt struct {
 	IDs    []int           `json:"ids,omitempty"`   // where the spec keeps them
 }
 
-// Corpus is the prompts of a run. It is read-only once built.
+// Corpus is the prompts of a run. It is read-only once built. One that was built through a tokenizer or Read holds all its
+// texts; one without counts draws them again when they are taken, and one that was Opened reads them from its file, so
+// that a running measurement does not carry some 6 KB for each of thousands of prompts.
 type Corpus struct {
 	Manifest Manifest
-	parts    map[string][]Prompt // point/partition → prompts
+	sizes    map[string]int                     // point/partition → prompts
+	prompts  func(key string) ([]Prompt, error) // of a partition that sizes has
 }
 
 // Manifest is what a corpus says of itself, the first line of its file.
@@ -167,8 +170,8 @@ func Build(spec Spec, tokenize func(text string) ([]int, error)) (*Corpus, error
 	if err := spec.validate(); err != nil {
 		return nil, err
 	}
-	c := &Corpus{parts: map[string][]Prompt{}, Manifest: Manifest{Schema: schema, Words: wordsVersion, Spec: spec, Exact: tokenize != nil}}
-	m := maker{seed: spec.Seed, seen: map[string]string{}, heads: map[string]head{}, keep: spec.KeepIDs}
+	c := &Corpus{sizes: map[string]int{}, Manifest: Manifest{Schema: schema, Words: wordsVersion, Spec: spec, Exact: tokenize != nil}}
+	m := maker{seed: spec.Seed, seen: map[digest]bool{}, heads: map[string]head{}, keep: spec.KeepIDs}
 	if tokenize == nil {
 		if spec.Tokenizer != (Tokenizer{}) {
 			return nil, fmt.Errorf("corpus: the spec names tokenizer %s and none is given", spec.Tokenizer.Name)
@@ -180,34 +183,58 @@ func Build(spec Spec, tokenize func(text string) ([]int, error)) (*Corpus, error
 			return nil, err
 		}
 	}
+	made, drawn := map[string][]Prompt{}, map[string]int{}
 	err := spec.slots(func(p Part, partition string, n int) error {
 		key := p.Point + "/" + partition
-		prompts := make([]Prompt, n)
-		for i := range prompts {
-			var err error
-			if prompts[i], err = m.prompt(p, key+"/"+strconv.Itoa(i)); err != nil {
+		for i := range n {
+			prompt, attempt, err := m.prompt(p, key+"/"+strconv.Itoa(i))
+			if err != nil {
 				return fmt.Errorf("point %s: %w", p.Point, err)
 			}
+			if tokenize != nil {
+				made[key] = append(made[key], prompt)
+			} else if attempt > 0 {
+				drawn[prompt.ID] = attempt
+			}
 		}
-		c.parts[key] = prompts
+		c.sizes[key] = n
 		c.Manifest.Prompts += n
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
+	m.seen = nil
+	c.prompts = func(key string) ([]Prompt, error) { return made[key], nil }
+	if tokenize == nil {
+		c.prompts = func(key string) ([]Prompt, error) { return m.again(c.part(key), key, c.sizes[key], drawn) }
+	}
 	c.Manifest.SHA256, err = c.sum()
 	return c, err
+}
+
+// part is the part of the spec that a partition belongs to.
+func (c *Corpus) part(key string) Part {
+	point, _, _ := strings.Cut(key, "/")
+	for _, p := range c.Manifest.Spec.Parts {
+		if p.Point == point {
+			return p
+		}
+	}
+	return Part{}
 }
 
 // maker draws prompts that are all different.
 type maker struct {
 	seed  uint64
 	bank  *bank // nil: nobody counts
-	seen  map[string]string
+	seen  map[digest]bool
 	heads map[string]head
 	keep  bool
 }
+
+// digest stands for a text among thousands of others.
+type digest [sha256.Size]byte
 
 // head is what the prompts of a shared-prefix point have in common.
 type head struct {
@@ -221,30 +248,51 @@ func (m *maker) generator(id string, attempt int) *stats.SplitMix64 {
 	return stats.NewSplitMix64(binary.LittleEndian.Uint64(sum[:]))
 }
 
-func (m *maker) prompt(p Part, id string) (Prompt, error) {
+// prompt draws a prompt that is like none before, and says at which attempt.
+func (m *maker) prompt(p Part, id string) (Prompt, int, error) {
+	for attempt := range tries {
+		x, err := m.attempt(p, id, attempt)
+		if err != nil {
+			return Prompt{}, 0, err
+		}
+		if d := digest(sha256.Sum256([]byte(x.Text))); !m.seen[d] {
+			m.seen[d] = true
+			return x, attempt, nil
+		}
+	}
+	return Prompt{}, 0, fmt.Errorf("corpus: prompts of %d tokens with %d shared run out of different texts: every prompt of a cold workload must be new", p.PromptTokens, p.SharedPrefix)
+}
+
+func (m *maker) attempt(p Part, id string, attempt int) (Prompt, error) {
 	h, err := m.head(p)
 	if err != nil {
 		return Prompt{}, err
 	}
-	for attempt := range tries {
-		text, ids, err := m.text(p.PromptTokens, p.SharedPrefix, h, m.generator(id, attempt))
-		if err != nil {
-			return Prompt{}, err
-		}
-		if _, dup := m.seen[text]; dup {
-			continue
-		}
-		m.seen[text] = id
-		out := Prompt{ID: id, Text: text}
-		if m.bank != nil {
-			out.Tokens = matrix.Some(len(ids))
-		}
-		if m.keep {
-			out.IDs = ids
-		}
-		return out, nil
+	text, ids, err := m.text(p.PromptTokens, p.SharedPrefix, h, m.generator(id, attempt))
+	if err != nil {
+		return Prompt{}, err
 	}
-	return Prompt{}, fmt.Errorf("corpus: prompts of %d tokens with %d shared run out of different texts: every prompt of a cold workload must be new", p.PromptTokens, p.SharedPrefix)
+	x := Prompt{ID: id, Text: text}
+	if m.bank != nil {
+		x.Tokens = matrix.Some(len(ids))
+	}
+	if m.keep {
+		x.IDs = ids
+	}
+	return x, nil
+}
+
+// again draws a partition as it was drawn at first.
+func (m *maker) again(p Part, key string, n int, attempts map[string]int) ([]Prompt, error) {
+	out := make([]Prompt, n)
+	for i := range out {
+		id := key + "/" + strconv.Itoa(i)
+		var err error
+		if out[i], err = m.attempt(p, id, attempts[id]); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 func (m *maker) head(p Part) (head, error) {
@@ -281,13 +329,18 @@ var ErrExhausted = errors.New("the corpus has no such prompts")
 // Take returns the first n prompts of one repetition (or WarmUp) of a point in a block (or LeadIn). Arms of one block take
 // the same prompts, and no other repetition or block gets them.
 func (c *Corpus) Take(block int, point string, rep, n int) ([]Prompt, error) {
-	prompts, ok := c.parts[point+"/"+partition(block, rep)]
+	key := point + "/" + partition(block, rep)
+	have, ok := c.sizes[key]
 	if !ok {
 		return nil, fmt.Errorf("%w: point %s, %s; it was built for %d superblocks and %d repetitions: build it for more", ErrExhausted, point,
 			partition(block, rep), c.Manifest.Spec.Superblocks, c.Manifest.Spec.Repetitions)
 	}
-	if n < 0 || n > len(prompts) {
-		return nil, fmt.Errorf("%w: point %s, %s has %d prompts, %d are asked for: build it for these points", ErrExhausted, point, partition(block, rep), len(prompts), n)
+	if n < 0 || n > have {
+		return nil, fmt.Errorf("%w: point %s, %s has %d prompts, %d are asked for: build it for these points", ErrExhausted, point, partition(block, rep), have, n)
+	}
+	prompts, err := c.prompts(key)
+	if err != nil {
+		return nil, err
 	}
 	return prompts[:n:n], nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"enginebroker/matrix"
 	"enginebroker/matrix/workload"
 )
 
@@ -207,6 +208,13 @@ func TestWithoutATokenizerNothingIsCounted(t *testing.T) {
 			t.Errorf("%s has %d words for about %d tokens", x.ID, n, p.PromptTokens)
 		}
 	})
+	var file bytes.Buffer
+	if err := c.Write(&file); err != nil {
+		t.Fatal(err)
+	}
+	if back, err := workload.Read(&file); err != nil || back.Identity() != c.Identity() {
+		t.Errorf("prompts that are drawn again are others: %v", err)
+	}
 	if !strings.HasPrefix(c.Identity(), "none: text prompts") || c.Manifest.Exact || c.Manifest.Note == "" {
 		t.Errorf("identity %q, manifest %+v do not say that nobody counted", c.Identity(), c.Manifest)
 	}
@@ -335,6 +343,9 @@ func TestFileIsNotBelieved(t *testing.T) {
 		{"torn", file[:len(file)/2], "line"},
 		{"a line less", strings.Join(lines[:len(lines)-2], ""), "unexpected EOF"},
 		{"a line more", file + lines[1], "more than"},
+		{"an empty line more", file + "\n", "more than"},
+		{"last line without its end", strings.TrimSuffix(file, "\n"), "unexpected EOF"},
+		{"other line ends", strings.ReplaceAll(file, "\n", "\r\n"), "hash"},
 		{"edited text", strings.Replace(file, `"text":"`, `"text":"new `, 1), "hash"},
 		{"edited seed", strings.Replace(file, `"seed":"7"`, `"seed":"8"`, 1), "hash"},
 		{"edited tokenizer", strings.Replace(file, `"name":"test"`, `"name":"best"`, 1), "hash"},
@@ -353,6 +364,44 @@ func TestFileIsNotBelieved(t *testing.T) {
 	}
 }
 
+// An opened corpus gives the prompts of the file, and none of a file that changed since.
+func TestOpenReadsWhatIsTaken(t *testing.T) {
+	file := written(t)
+	whole, err := workload.Read(strings.NewReader(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk := []byte(file)
+	opened, err := workload.Open(bytes.NewReader(disk), int64(len(disk)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, block := range []int{workload.LeadIn(0), 0, 3} {
+		for _, point := range []string{"c1", "c8"} {
+			want, _ := whole.Take(block, point, 0, 4)
+			got, err := opened.Take(block, point, 0, 4)
+			if d := cmp.Diff(want, got, cmp.AllowUnexported(matrix.Opt[int]{})); err != nil || d != "" {
+				t.Errorf("block %d, %s: %v\n%s", block, point, err, d)
+			}
+		}
+	}
+	var again bytes.Buffer
+	if err := opened.Write(&again); err != nil || again.String() != file {
+		t.Errorf("an opened corpus writes another file (%v)", err)
+	}
+	at := bytes.LastIndex(disk, []byte("c8/b3r1/5")) - 20
+	disk[at] ^= 1
+	if _, err := opened.Take(3, "c8", 1, 6); err == nil || !strings.Contains(err.Error(), "changed") {
+		t.Errorf("a file that changed gives %v", err)
+	}
+	if _, err := workload.Open(bytes.NewReader(disk), int64(len(disk))); err == nil {
+		t.Error("an edited file was opened")
+	}
+	if _, err := workload.Open(bytes.NewReader(nil), 0); err == nil {
+		t.Error("an empty file was opened")
+	}
+}
+
 func FuzzRead(f *testing.F) {
 	file := written(f)
 	f.Add([]byte(file))
@@ -360,6 +409,9 @@ func FuzzRead(f *testing.F) {
 	f.Add([]byte("{}\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := workload.Read(bytes.NewReader(data))
+		if _, err2 := workload.Open(bytes.NewReader(data), int64(len(data))); (err == nil) != (err2 == nil) {
+			t.Fatalf("Read says %v, Open %v", err, err2)
+		}
 		if err != nil {
 			return
 		}

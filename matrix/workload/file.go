@@ -31,7 +31,11 @@ func (c *Corpus) lines(w io.Writer) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	return c.Manifest.Spec.slots(func(p Part, partition string, _ int) error {
-		for _, prompt := range c.parts[p.Point+"/"+partition] {
+		prompts, err := c.prompts(p.Point + "/" + partition)
+		if err != nil {
+			return err
+		}
+		for _, prompt := range prompts {
 			if err := enc.Encode(prompt); err != nil {
 				return err
 			}
@@ -64,10 +68,76 @@ const maxLine = 16 << 20
 // Read reads a corpus file and believes nothing in it: the hash, the number of prompts, the order and name of each, its
 // token count, and that no two are alike. An error names the line.
 func Read(r io.Reader) (*Corpus, error) {
+	parts := map[string][]Prompt{}
+	c, err := scan(r, func(key string, x Prompt, _ []byte, _ int64) { parts[key] = append(parts[key], x) })
+	if err != nil {
+		return nil, err
+	}
+	c.prompts = func(key string) ([]Prompt, error) { return parts[key], nil }
+	return c, nil
+}
+
+// Open is Read for a file that stays open: prompts are read from it when they are taken, so that the corpus takes memory
+// by the partition, not by the prompt. A partition that changed since is an error, never other prompts.
+func Open(r io.ReaderAt, size int64) (*Corpus, error) {
+	type span struct {
+		at, bytes int64
+		sum       digest
+	}
+	spans := map[string]span{}
+	var open span
+	sum := sha256.New()
+	c, err := scan(io.NewSectionReader(r, 0, size), func(key string, _ Prompt, line []byte, at int64) {
+		if _, ok := spans[key]; !ok {
+			open = span{at: at}
+			sum.Reset()
+		}
+		sum.Write(line)
+		sum.Write(newline)
+		open.bytes += int64(len(line) + len(newline))
+		open.sum = digest(sum.Sum(nil))
+		spans[key] = open
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.prompts = func(key string) ([]Prompt, error) {
+		s := spans[key]
+		data := make([]byte, s.bytes)
+		if _, err := r.ReadAt(data, s.at); err != nil && !errors.Is(err, io.EOF) {
+			return nil, fmt.Errorf("corpus: partition %s at byte %d: %w", key, s.at, err)
+		}
+		if sha256.Sum256(data) != s.sum && c.sizes[key] > 0 {
+			return nil, fmt.Errorf("corpus: partition %s at byte %d is no longer what was opened: the file changed", key, s.at)
+		}
+		out := make([]Prompt, c.sizes[key])
+		dec := json.NewDecoder(bytes.NewReader(data))
+		for i := range out {
+			if err := dec.Decode(&out[i]); err != nil {
+				return nil, fmt.Errorf("corpus: partition %s: %w", key, err)
+			}
+		}
+		return out, nil
+	}
+	return c, nil
+}
+
+var newline = []byte{'\n'}
+
+// scan checks a corpus file and hands on each prompt with its line, which is good for the call only, and where it starts.
+func scan(r io.Reader, keep func(key string, x Prompt, line []byte, at int64)) (*Corpus, error) {
 	in := bufio.NewScanner(r)
 	in.Buffer(nil, maxLine)
-	c := &Corpus{parts: map[string][]Prompt{}}
-	line := 0
+	line, at, end := 0, int64(0), int64(0)
+	in.Split(func(data []byte, atEOF bool) (int, []byte, error) {
+		n := bytes.IndexByte(data, '\n')
+		if n < 0 { // a last line without its end is torn
+			return 0, nil, nil
+		}
+		at, end = end, end+int64(n)+1
+		return n + 1, data[:n], nil
+	})
+	c := &Corpus{sizes: map[string]int{}}
 	next := func(v any) error {
 		if !in.Scan() {
 			return fmt.Errorf("corpus: line %d: %w", line+1, errors.Join(in.Err(), io.ErrUnexpectedEOF))
@@ -94,33 +164,34 @@ func Read(r io.Reader) (*Corpus, error) {
 	if err != nil {
 		return nil, err
 	}
-	seen, total := map[string]int{}, 0
+	seen, total := map[digest]int{}, 0
 	err = m.Spec.slots(func(p Part, partition string, n int) error {
 		key := p.Point + "/" + partition
-		c.parts[key] = []Prompt{} // grown as lines come: a manifest may promise any number
 		for i := range n {
 			var x Prompt
 			if err := next(&x); err != nil {
 				return err
 			}
 			body.Write(in.Bytes())
-			body.Write([]byte{'\n'})
+			body.Write(newline)
 			if err := check(x, key+"/"+strconv.Itoa(i), p, m); err != nil {
 				return fmt.Errorf("corpus: line %d: %w", line, err)
 			}
-			if first, dup := seen[x.Text]; dup {
+			d := digest(sha256.Sum256([]byte(x.Text)))
+			if first, dup := seen[d]; dup {
 				return fmt.Errorf("corpus: line %d: the prompt of line %d again: a cold workload asks nothing twice", line, first)
 			}
-			seen[x.Text] = line
-			c.parts[key] = append(c.parts[key], x)
+			seen[d] = line
+			keep(key, x, in.Bytes(), at)
 			total++
 		}
+		c.sizes[key] = n
 		return nil
 	})
 	switch {
 	case err != nil:
 		return nil, err
-	case in.Scan() && len(in.Bytes()) > 0:
+	case in.Scan():
 		return nil, fmt.Errorf("corpus: line %d: more than the %d prompts of its spec", line+1, total)
 	case in.Err() != nil:
 		return nil, fmt.Errorf("corpus: line %d: %w", line+1, in.Err())
