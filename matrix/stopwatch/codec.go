@@ -16,7 +16,7 @@ import (
 // (u length, bytes), in this order:
 //
 //	"broker/arrivals\n"  u version
-//	s repetition, u expect cold (0|1), s start, u window length, u planned, u cpu ns, u gc pauses, u gc pause ns, u dials, string stopped
+//	s repetition, u expect cold (0|1), s start, u window length, u planned, u cpu ns + 1 (0: unknown), u gc pauses, u gc pause ns, u dials, string stopped
 //	u number of exchanges, then each:
 //	  u index, string prompt id, u expected prompt tokens + 1 (0: unknown)
 //	  u scheduled, u begin + 1, u sent + 1, u end (0 in the + 1 fields: never), u ending, string error
@@ -86,7 +86,7 @@ func (r *Recording) WriteTo(w io.Writer) (int64, error) {
 	e.s(int64(r.Repetition))
 	e.u(flag(r.ExpectCold))
 	e.s(r.Start)
-	for _, v := range []int64{r.End - r.Start, int64(r.Planned), r.CPU, int64(r.GCPauses), r.GCPauseNs, int64(r.Dials)} {
+	for _, v := range []int64{r.End - r.Start, int64(r.Planned), r.CPU + 1, int64(r.GCPauses), r.GCPauseNs, int64(r.Dials)} {
 		e.u(v)
 	}
 	e.str(r.Stopped)
@@ -157,7 +157,7 @@ func NewReader(r io.Reader) (*Reader, error) {
 	h.Start = d.s("start", 0, math.MaxInt64/2)
 	h.End = h.Start + d.u("window length", math.MaxInt64/2)
 	h.Planned = int(d.u("planned", maxRequests))
-	h.CPU = d.u("cpu", math.MaxInt64)
+	h.CPU = d.u("cpu", math.MaxInt64) - 1
 	h.GCPauses = int(d.u("gc pauses", math.MaxInt32))
 	h.GCPauseNs = d.u("gc pause ns", math.MaxInt64)
 	h.Dials = int(d.u("dials", math.MaxInt32))
@@ -288,7 +288,7 @@ func ReadRecording(r io.Reader) (*Recording, error) {
 					wire[n-1] = append(wire[n-1], b...)
 					return
 				}
-				size = max(size, min(2*cap(wire[n-1]), 1<<20))
+				size = max(size, min(2*cap(wire[n-1]), maxBlock))
 			}
 			wire = append(wire, append(make([]byte, 0, size), b...))
 		})

@@ -40,7 +40,7 @@ func (r *Recording) Cost(requests []matrix.Request) matrix.ClientCost {
 	}
 	c.LatenessP50, c.LatenessP99 = late.quantile(0.50), late.quantile(0.99)
 	c.LagP50, c.LagP99 = lag.quantile(0.50), lag.quantile(0.99)
-	if c.Events > 0 {
+	if c.Events > 0 && r.CPU >= 0 {
 		c.CPUPerEvent = matrix.Some(r.CPU / c.Events)
 	}
 	return c

@@ -49,17 +49,18 @@ type Recording struct {
 	End        int64 // CLOCK_MONOTONIC ns
 	Planned    int
 	Exchanges  []Exchange
-	CPU        int64  // ns of process CPU time in the window (user + system, all of the process: an upper bound of the client's)
+	CPU        int64  // ns of process CPU time in the window, user + system, all of the process; -1: unknown
 	GCPauses   int    // in the window
 	GCPauseNs  int64  //
 	Dials      int    // connections opened inside the window
 	Stopped    string // why no further requests were sent, empty where all were
 }
 
-// Hung reports whether a request was given up because nothing came within the idle limit.
+// Hung reports whether a request was given up on a limit of the point: nothing came for the idle limit, or it was not
+// finished within the total limit (a server that sends keep-alives and no tokens).
 func (r *Recording) Hung() bool {
-	for _, x := range r.Exchanges {
-		if x.Ending == EndIdle {
+	for i := range r.Exchanges {
+		if e := r.Exchanges[i].Ending; e == EndIdle || e == EndTotal {
 			return true
 		}
 	}

@@ -207,6 +207,7 @@ func (r *reducer) finish() verdict {
 		if c.parse(&scanner{}, r.body) && c.failure != nil {
 			r.r.bodyError = c.failure
 		}
+		r.r.body = r.body
 	}
 	return r.stream.judge(r.r)
 }

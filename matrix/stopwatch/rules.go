@@ -61,6 +61,7 @@ type response struct {
 	encoded     bool   // content-encoding other than identity
 	decoded     bool   // the caller decoded it (corpus files): judged as if it had not been
 	bodyError   []byte // error of a JSON body that is no event stream
+	body        []byte // the start of such a body
 	bom         bool
 	brokenEvent bool // the body ended inside an event
 	eventTooBig bool
@@ -100,10 +101,10 @@ func (st *stream) judge(r response) verdict {
 			fail(reasonLost, "%s", r.cause)
 		}
 	case r.status != 200: // rule 5
-		fail(reasonHTTPStatus, "HTTP status %d: %s", r.status, failureText(r.bodyError))
+		fail(reasonHTTPStatus, "HTTP status %d: %s", r.status, r.message())
 	case !r.eventStream: // rules 3 and 5
 		if r.bodyError != nil {
-			fail(reasonInband, "%s", failureText(r.bodyError))
+			fail(reasonInband, "%s", r.message())
 		}
 		fail(reasonNotSSE, "the answer is not text/event-stream")
 	case r.encoded && !r.decoded:
@@ -216,11 +217,12 @@ func (st *stream) flags(r response) []string {
 	return out
 }
 
-func failureText(raw []byte) string {
-	if raw == nil {
-		return "no error message"
+// message is what a body that is no event stream says: its error's message, else how it begins.
+func (r response) message() string {
+	if r.bodyError != nil {
+		return failureMessage(r.bodyError)
 	}
-	return failureMessage(raw)
+	return string(r.body[:min(len(r.body), 200)])
 }
 
 func prefixed(prefix, s string) string {

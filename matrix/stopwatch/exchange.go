@@ -1,0 +1,133 @@
+package stopwatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+)
+
+const (
+	minRead  = 4 << 10  // room left in a block below which the next block is opened
+	maxRead  = 64 << 10 // one read returns at most this
+	maxBlock = 1 << 20
+)
+
+// exchange sends one request and records the answer. It returns the connection, nil where it cannot be used again.
+func (s *pass) exchange(k *conn, x *Exchange) *conn {
+	s.sent[x.Index] = true
+	defer s.settle(x)
+	if k != nil && k.stale() {
+		s.drop(k)
+		k = nil
+	}
+	if k == nil {
+		var err error
+		if k, err = s.connect(); err != nil {
+			x.Ending, x.Error, x.End = EndDial, err.Error(), s.clock.now()
+			return nil
+		}
+	}
+	deadline := time.Now().Add(s.total)
+	err := k.net.SetDeadline(deadline)
+	x.Begin = s.clock.now()
+	if err == nil {
+		_, err = k.net.Write(s.requests[x.Index])
+	}
+	x.Sent = s.clock.now()
+	if err != nil {
+		x.Ending, x.Error, x.End = EndWrite, "write: "+err.Error(), x.Sent
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			x.Ending, x.Error = EndTotal, fmt.Sprintf("the request could not be written within the total limit of %v", s.total)
+		}
+		s.drop(k)
+		return nil
+	}
+	if s.receive(k, x, deadline) {
+		return k
+	}
+	s.drop(k)
+	return nil
+}
+
+// receive reads the answer into the arrival log until HTTP framing says it is whole. It reports whether the connection may
+// carry another request.
+func (s *pass) receive(k *conn, x *Exchange, deadline time.Time) bool {
+	var w wire
+	block := x.Wire[0]
+	var size int64
+	last := time.Now()
+	for {
+		if cap(block)-len(block) < minRead {
+			x.Wire[len(x.Wire)-1] = block
+			block = make([]byte, 0, min(max(2*cap(block), maxRead), maxBlock))
+			x.Wire = append(x.Wire, block)
+		}
+		limit := last.Add(s.idle)
+		if limit.After(deadline) {
+			limit = deadline
+		}
+		_ = k.net.SetReadDeadline(limit) // a closed connection says so in the read
+		tail := block[len(block):min(cap(block), len(block)+maxRead)]
+		n, at, lag, err := k.read(tail)
+		last = at
+		if err != nil {
+			x.Wire[len(x.Wire)-1] = block
+			s.readEnd(x, &w, at, deadline, err)
+			return false
+		}
+		block = block[:len(block)+n]
+		x.Segments = append(x.Segments, Segment{At: s.clock.at(at), Lag: lag, Bytes: n})
+		size += int64(n)
+		rest := tail[:n]
+		for len(rest) > 0 && w.state != atEnd && w.err == nil {
+			_, rest = w.next(rest)
+		}
+		switch {
+		case w.err != nil:
+			x.Ending, x.Error = EndProtocol, w.err.Error()
+		case w.state == atEnd:
+			x.Ending = EndClean
+		case size > s.most:
+			x.Ending, x.Error = EndOversize, fmt.Sprintf("the answer is larger than the cap of %d bytes", s.most)
+		default:
+			continue
+		}
+		x.Wire[len(x.Wire)-1] = block
+		x.End = s.clock.at(at)
+		return x.Ending == EndClean && !w.close && len(rest) == 0
+	}
+}
+
+// readEnd says why reading ended without the answer being whole.
+func (s *pass) readEnd(x *Exchange, w *wire, at time.Time, deadline time.Time, err error) {
+	x.End = s.clock.at(at)
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded) && !at.Before(deadline):
+		x.Ending, x.Error = EndTotal, fmt.Sprintf("not finished within the total limit of %v", s.total)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		x.Ending, x.Error = EndIdle, fmt.Sprintf("no byte came for the idle limit of %v", s.idle)
+	case errors.Is(err, io.EOF) && w.state == inRest:
+		x.Ending = EndClean
+	case errors.Is(err, io.EOF):
+		x.Ending, x.Error = EndEarly, "the server closed the connection before the answer was whole"
+	default:
+		x.Ending, x.Error = EndReset, err.Error()
+	}
+}
+
+// settle marks what ended because the caller ended it, and stops the pass where going on would only repeat the failure.
+func (s *pass) settle(x *Exchange) {
+	s.mu.Lock()
+	ended := s.ended
+	s.mu.Unlock()
+	if ended && x.Ending != EndClean {
+		x.Ending, x.Error = EndCancelled, context.Canceled.Error()
+	}
+	switch x.Ending {
+	case EndIdle, EndTotal, EndDial:
+		s.stop(fmt.Sprintf("request %d: %s", x.Index, x.Error))
+	}
+}
