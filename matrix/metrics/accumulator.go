@@ -102,10 +102,11 @@ func (a *Accumulator) Add(r matrix.Request, events iter.Seq[matrix.StreamEvent])
 	return nil
 }
 
-// unlogged withholds what cannot be derived from reduced records: gaps, and everything of the peers, whose anchors differ.
+// unlogged withholds what cannot be derived from reduced records: gaps, the end marker (a record has the finish chunk, not
+// [DONE]), and everything of the peers, whose anchors differ.
 func (a *Accumulator) unlogged() {
 	for _, s := range a.f.shows {
-		if a.f.name != Broker1 || s.of == itl || s.of == chunkGap {
+		if a.f.name != Broker1 || s.of == itl || s.of == chunkGap || s.of == e2elTerminal {
 			a.withhold(s.of, "the events of the streams are not at hand")
 		}
 	}

@@ -58,7 +58,7 @@ func (t *trace) settle() {
 }
 
 // terminal is the end marker: [DONE] or its like, else the finish chunk.
-func (t *trace) terminal() stamp { return first(t.req.Terminal, t.done, t.finish) }
+func (t *trace) terminal() stamp { return first(t.done, t.finish) }
 
 // coalesced reports whether per-token gaps cannot be told: chunks are not tokens, or they all came at one instant
 // (protocol §4.1, corpus/sse rule 7).
