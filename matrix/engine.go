@@ -241,4 +241,5 @@ const (
 	FieldPowerBrake   = "power_brake_ns"
 	FieldSWPowerCap   = "sw_power_cap_ns"
 	FieldPState       = "pstate"
+	FieldProcesses    = "compute_processes" // how many; a value with no Processes means that there are none
 )

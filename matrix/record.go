@@ -4,6 +4,7 @@ import "time"
 
 // LegID names a leg in a run: the slot of its load, the grid, the attempt and the point.
 type LegID struct {
+	Load       int    `json:"load"` // sequence number of the load in the run: a superblock that is begun anew has new loads
 	Grid       int    `json:"grid"`
 	Group      string `json:"group"`
 	Superblock int    `json:"superblock"` // planned index; a re-run superblock keeps drawing new ones
