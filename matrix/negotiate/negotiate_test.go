@@ -115,6 +115,9 @@ func TestCampaignAsOfTheSource(t *testing.T) {
 		t.Errorf("the fix of an owed arm is %q, want the artifact, the side and why it is owed", owed.Fix)
 	}
 	for _, f := range r.Refusals {
+		if !strings.HasPrefix(f.Detail, "no common container: ") || !strings.Contains(f.Detail, "(gguf)") || !strings.Contains(f.Detail, "(safetensors)") {
+			t.Errorf("%v: detail %q does not name the containers", f.Pair, f.Detail)
+		}
 		if len(f.Sides) != 2 || f.Sides[0].Label != f.Pair.A || f.Sides[1].Label != f.Pair.B {
 			t.Fatalf("%v: sides %+v are not those of the pair, in its order", f.Pair, f.Sides)
 		}
@@ -183,7 +186,8 @@ func TestForcedQuantization(t *testing.T) {
 		}
 	}
 	r := negotiated(t, negotiate.Input{Model: campaign(), Sides: four(), Quant: "nvfp4", Pairs: []matrix.Pair{{A: "vllm", B: "ours"}}})
-	if len(r.Refusals) != 1 || !strings.Contains(r.Refusals[0].Fix, bf16) {
+	if len(r.Refusals) != 1 || !strings.Contains(r.Refusals[0].Fix, bf16) ||
+		!strings.HasPrefix(r.Refusals[0].Detail, "nvfp4 is not opened") {
 		t.Errorf("forced to nvfp4, ours and vllm: %+v; want a refusal that points at bf16", r.Refusals)
 	}
 }

@@ -96,29 +96,36 @@ func (t *table) offers(label string) matrix.OfferSide {
 	return out
 }
 
-// disjoint says what each side opens of the artifacts asked for.
+// disjoint says what each side opens of the artifacts asked for, and that it is the containers that part them where it is.
 func (t *table) disjoint(a, b Side) string {
-	say := func(s Side) string {
-		var opens, containers []string
-		for _, x := range t.order {
-			if t.states[s.Label][x.ID].Status.Runs() {
-				container, _ := holds(x)
-				opens = append(opens, x.ID)
-				if !slices.Contains(containers, container) {
-					containers = append(containers, container)
-				}
-			}
-		}
-		if len(opens) == 0 {
-			return s.Label + " opens none of it"
-		}
-		return s.Label + " opens " + strings.Join(opens, ", ") + " (" + strings.Join(containers, ", ") + ")"
+	saysA, in := t.opens(a)
+	saysB, inB := t.opens(b)
+	what := "no artifact of " + t.in.Model.Name + " is opened unchanged by both"
+	switch {
+	case t.forced:
+		what = t.in.Quant + " is not opened unchanged by both"
+	case len(in) > 0 && len(inB) > 0 && !slices.ContainsFunc(in, func(c string) bool { return slices.Contains(inB, c) }):
+		what = "no common container"
 	}
-	what := "no artifact of " + t.in.Model.Name
-	if t.forced {
-		what = "not " + t.in.Quant
+	return fmt.Sprintf("%s: %s; %s", what, saysA, saysB)
+}
+
+// opens says what a side opens of the artifacts asked for, and in which containers.
+func (t *table) opens(s Side) (says string, containers []string) {
+	var ids []string
+	for _, x := range t.order {
+		if !t.states[s.Label][x.ID].Status.Runs() {
+			continue
+		}
+		ids = append(ids, x.ID)
+		if c, _ := holds(x); !slices.Contains(containers, c) {
+			containers = append(containers, c)
+		}
 	}
-	return fmt.Sprintf("%s is opened unchanged by both: %s; %s", what, say(a), say(b))
+	if len(ids) == 0 {
+		return s.Label + " opens none of it", nil
+	}
+	return s.Label + " opens " + strings.Join(ids, ", ") + " (" + strings.Join(containers, ", ") + ")", containers
 }
 
 // wayOut is the cheapest thing that would give the pair a common artifact.
