@@ -150,10 +150,17 @@ type buildInput struct {
 	Packages string      `json:"packages"`
 }
 
-// sorted orders facts by name, keeping the order of equal names, so that the same tree gives the same bytes.
+// sorted orders facts by name, keeping the order of equal names, and drops what several processes say alike, so that the same
+// tree gives the same bytes.
 func sorted(f matrix.Facts) matrix.Facts {
 	slices.SortStableFunc(f, func(a, b matrix.Fact) int { return strings.Compare(a.Name, b.Name) })
-	return slices.CompactFunc(f, func(a, b matrix.Fact) bool { return a == b })
+	seen := map[matrix.Fact]bool{}
+	return slices.DeleteFunc(f, func(x matrix.Fact) bool {
+		x.Where = ""
+		again := seen[x]
+		seen[x] = true
+		return again
+	})
 }
 
 func plainSum(_ context.Context, path string) (string, error) {

@@ -122,7 +122,7 @@ func programFacts(ctx context.Context, p *process, opt Options) (matrix.Facts, e
 	path := p.inside(p.program)
 	if p.program != p.exe {
 		where = filepath.Join(p.dir, "maps") + ", behind the loader " + p.exe
-	} else if exe := filepath.Join(p.dir, "exe"); inode(exe) != inode(path) {
+	} else if exe := filepath.Join(p.dir, "exe"); inode(exe) != 0 && inode(exe) != inode(path) {
 		path = exe // replaced on disk: the link still opens what runs
 	}
 	sum, err := opt.Sum(ctx, path)

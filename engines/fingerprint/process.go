@@ -230,6 +230,10 @@ func links(root, path string) (string, []string, error) {
 	for len(rest) > 0 {
 		next := filepath.Join(at, rest[0])
 		rest = rest[1:]
+		if next == "/" { // the process's root is a link to us, and none to it
+			at = next
+			continue
+		}
 		st, err := os.Lstat(filepath.Join(root+"/", next))
 		if err != nil {
 			return "", hops, err
