@@ -150,10 +150,10 @@ func (l *launched) handshakeProblem(ctx context.Context, err error) *Problem {
 	case line != "" && fields[1] != fmt.Sprint(plugin.Protocol):
 		return l.problem(Protocol, fmt.Sprintf("it speaks protocol %s and this broker speaks %d", fields[1], plugin.Protocol),
 			"rebuild the older of the two from the other's sources", err)
-	case l.child.killedByUs():
-		return l.problem(Hung, fmt.Sprintf("no handshake within %v", l.config.StartTimeout), "run it by hand with --describe to see where it waits", err)
 	case line != "":
 		return l.problem(Protocol, "its handshake cannot be used: "+err.Error(), "rebuild the plugin with this broker's sources", err)
+	case l.child.killedByUs():
+		return l.problem(Hung, fmt.Sprintf("no handshake within %v", l.config.StartTimeout), "run it by hand with --describe to see where it waits", err)
 	}
 	return l.problem(Died, "it ended before the handshake: "+l.child.lastWords(), "run it by hand with --describe; is it a plugin of broker?", err)
 }
@@ -167,6 +167,8 @@ func (l *launched) callProblem(ctx context.Context, call string, err error) erro
 		return l.problem(Died, fmt.Sprintf("it ended during %s: %s", call, l.child.lastWords()), "see its log lines above; run it by hand with --describe", err)
 	case errors.Is(err, plugin.ErrNotServed):
 		return l.problem(WrongKind, "it does not serve what was asked for: "+err.Error(), "use an engine plugin for an engine and a telemetry plugin for telemetry", err)
+	case errors.Is(err, plugin.ErrUnreachable):
+		return l.problem(Hung, fmt.Sprintf("it cannot be reached for %s although its process runs: %v", call, err), "rebuild the plugin with this broker's sources", err)
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 		return l.problem(Hung, fmt.Sprintf("it did not answer %s within %v", call, l.config.DescribeTimeout), "run it by hand with --describe to see where it waits", err)
 	}

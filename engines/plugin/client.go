@@ -98,13 +98,17 @@ func received[T any](ctx, exited context.Context, err error, f func(dec) T) (T, 
 // seen is fromStatus for a call on a process: its connection breaks up to some 50 ms before its end is seen, so a broken
 // connection waits for that, and is engines.ErrGone then.
 func seen(ctx, exited context.Context, err error) error {
-	if status.Code(err) == codes.Unavailable {
+	switch code := status.Code(err); {
+	case code == codes.Canceled && ctx.Err() == nil && exited.Err() != nil: // closed on this side, after the end
+		return engines.ErrGone
+	case code == codes.Unavailable:
 		select {
 		case <-exited.Done():
 			return engines.ErrGone
 		case <-ctx.Done():
 		case <-time.After(exitWait):
 		}
+		return &remoteError{status.Convert(err).Message(), ErrUnreachable}
 	}
 	return fromStatus(err)
 }

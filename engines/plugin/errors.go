@@ -23,6 +23,9 @@ import (
 // ErrNotServed says that the plugin does not serve the service that was called: it is of the other kind.
 var ErrNotServed = errors.New("the plugin does not serve this")
 
+// ErrUnreachable says that the connection is broken although the process was not seen to end.
+var ErrUnreachable = errors.New("the plugin cannot be reached")
+
 // domain of every google.rpc.ErrorInfo of this wire.
 const domain = "engine.v1"
 
