@@ -24,9 +24,9 @@ const maxFile = 16 << 20
 
 // File is a file of cases.
 type File struct {
-	Schema    string    `json:"schema"`
-	Tolerance Tolerance `json:"tolerance"`
-	Cases     []Case    `json:"-"`
+	Schema    string
+	Tolerance Tolerance
+	Cases     []Case
 }
 
 // Tolerance is how far a number may be off: |got − want| ≤ Abs + Rel·|want|.
@@ -79,39 +79,70 @@ func Read(data []byte) (File, error) {
 		return fail(0, "", "the file has %d bytes, at most %d are read", len(data), maxFile)
 	}
 	var head struct {
-		File
-		Tolerance *Tolerance      `json:"tolerance"`
-		Cases     json.RawMessage `json:"cases"`
+		schema    string
+		tolerance *Tolerance
+		cases     json.RawMessage
 	}
+	base := int64(0) // of the cases in the file
 	dec := json.NewDecoder(bytes.NewReader(data))
-	if err := dec.Decode(&head); err != nil {
-		return fail(offsetOf(err, dec.InputOffset(), len(data)), "", "%v", err)
+	broken := func(err error) (File, error) {
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return fail(int64(len(data)), "", "the file ends before its object does")
+		}
+		if u, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			return fail(u.Offset-1, "", "%v", err)
+		}
+		return fail(skip(data, dec.InputOffset()), "", "%v", err)
+	}
+	if tok, err := dec.Token(); err != nil {
+		return broken(err)
+	} else if tok != json.Delim('{') {
+		return fail(0, "", "the file is not an object")
+	}
+	for dec.More() {
+		key, err := dec.Token()
+		if err != nil {
+			return broken(err)
+		}
+		var value any = new(json.RawMessage)
+		switch key {
+		case "schema":
+			value = &head.schema
+		case "tolerance":
+			value = &head.tolerance
+		case "cases":
+			value = &head.cases
+		}
+		if err := dec.Decode(value); err != nil {
+			return broken(err)
+		}
+		if key == "cases" {
+			base = dec.InputOffset() - int64(len(head.cases))
+		}
+	}
+	if _, err := dec.Token(); err != nil {
+		return broken(err)
 	}
 	end := dec.InputOffset()
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return fail(end, "", "something follows the file's object")
 	}
 	switch {
-	case head.Schema != Schema:
-		return fail(0, "", "schema is %q, this reads %q", head.Schema, Schema)
-	case head.Tolerance == nil || !(head.Tolerance.Abs >= 0) || !(head.Tolerance.Rel >= 0):
+	case head.schema != Schema:
+		return fail(0, "", "schema is %q, this reads %q", head.schema, Schema)
+	case head.tolerance == nil || !(head.tolerance.Abs >= 0) || !(head.tolerance.Rel >= 0):
 		return fail(0, "", "tolerance needs abs and rel, zero or more")
-	case len(head.Cases) == 0:
+	case len(head.cases) == 0:
 		return fail(0, "", "there are no cases")
 	}
-	f := File{Schema: head.Schema, Tolerance: *head.Tolerance}
-	// RawMessage keeps the bytes of the value, so its place in the file is where those bytes are.
-	base := int64(bytes.Index(data, head.Cases))
-	cases := json.NewDecoder(bytes.NewReader(head.Cases))
+	f := File{Schema: head.schema, Tolerance: *head.tolerance}
+	cases := json.NewDecoder(bytes.NewReader(head.cases))
 	if tok, err := cases.Token(); err != nil || tok != json.Delim('[') {
 		return fail(base, "", "cases is not an array")
 	}
 	seen := map[string]bool{}
 	for cases.More() {
-		at := base + cases.InputOffset()
-		for at < int64(len(data)) && bytes.IndexByte([]byte(" \t\r\n,"), data[at]) >= 0 {
-			at++
-		}
+		at := skip(data, base+cases.InputOffset())
 		var c Case
 		if err := cases.Decode(&c); err != nil {
 			return fail(at, c.ID, "%v", err)
@@ -136,17 +167,12 @@ func Read(data []byte) (File, error) {
 	return f, nil
 }
 
-func offsetOf(err error, fallback int64, size int) int64 {
-	if s, ok := errors.AsType[*json.SyntaxError](err); ok {
-		return s.Offset - 1
+// skip passes what may stand between two values.
+func skip(data []byte, at int64) int64 {
+	for at < int64(len(data)) && bytes.IndexByte([]byte(" \t\r\n,:"), data[at]) >= 0 {
+		at++
 	}
-	if u, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return u.Offset - 1
-	}
-	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
-		return int64(size)
-	}
-	return fallback
+	return at
 }
 
 // Outcome is what one case gave.
