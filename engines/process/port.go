@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -176,4 +177,30 @@ func foreign(port int, members []matrix.Process) ([]Listener, error) {
 		p, ok := l.Owner.Get()
 		return ok && slices.ContainsFunc(members, func(m matrix.Process) bool { return m.PID == p.PID && m.StartTime == p.StartTime })
 	}), nil
+}
+
+// Owners names the processes that listen on the port of a URL of this machine, as far as they can be read.
+func Owners(base string) ([]matrix.Process, error) {
+	u, err := url.Parse(base)
+	if err != nil {
+		return nil, err
+	}
+	if ip := net.ParseIP(u.Hostname()); u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return nil, nil // another machine's processes cannot be read here
+	}
+	port, err := strconv.Atoi(u.Port())
+	if err != nil {
+		return nil, fmt.Errorf("%s: no port", base)
+	}
+	ls, err := Listeners(port)
+	if err != nil {
+		return nil, err
+	}
+	var owners []matrix.Process
+	for _, l := range ls {
+		if p, ok := l.Owner.Get(); ok && !slices.Contains(owners, p) {
+			owners = append(owners, p)
+		}
+	}
+	return owners, nil
 }

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"enginebroker/engines/fingerprint"
+	"enginebroker/matrix"
+)
+
+const kind = "llamacpp"
+
+// capabilities are the tensor types a GGUF file may mix, by the label of the whole file (engines.md E5). No statement here
+// is a proof: whether a build opens an artifact is known after a preflight.
+func capabilities() []matrix.Capability {
+	var list []matrix.Capability
+	for _, q := range []string{
+		"f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k_s", "q3_k_m", "q3_k_l", "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m", "q6_k",
+		"iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq2_m", "iq3_xxs", "iq3_xs", "iq3_s", "iq3_m", "iq4_xs", "iq4_nl", "tq1_0", "tq2_0", "mxfp4", "nvfp4", "q1_0", "q2_0",
+	} {
+		list = append(list, matrix.Capability{Container: "gguf", Quantization: q,
+			Statement: matrix.Statement{Status: matrix.StatusClaimed, Why: "a file type of llama.cpp b11669", Source: "include/llama.h, llama_ftype", Conditions: []string{"the build knows the architecture"}}})
+	}
+	return append(list,
+		matrix.Capability{Container: "safetensors", Quantization: "*", Statement: matrix.Statement{Status: matrix.StatusRefused, Why: "llama.cpp opens GGUF only; a conversion is another artifact", Source: "llama-server --help: --model"}},
+		matrix.Capability{Container: "exl3", Quantization: "*", Statement: matrix.Statement{Status: matrix.StatusRefused, Why: "llama.cpp opens GGUF only", Source: "llama-server --help: --model"}},
+	)
+}
+
+var refuses = []matrix.Statement{
+	{Status: matrix.StatusRefused, Why: "router mode: a server without a model loads one by request and serves it from a child"},
+	{Status: matrix.StatusRefused, Why: "workers on other hosts (--rpc): MULTI_NODE_UNSUPPORTED"},
+	{Status: matrix.StatusRefused, Why: "synthetic speculation (--spec-synth-*): forged acceptance"},
+	{Status: matrix.StatusRefused, Why: "multimodal projectors (--mmproj): text runs only"},
+}
+
+// Describe answers from the files of the installation, and from --version, which takes 10 ms.
+func (e *engine) Describe(ctx context.Context) (matrix.Description, error) {
+	v := e.values()
+	d := matrix.Description{Engine: kind, Capabilities: capabilities(), Refuses: refuses, Settings: schema}
+	if url := v.Text("attach"); url != "" {
+		d.Installed = true
+		d.Identity = matrix.Facts{{Name: matrix.FactEngine, Value: kind, Where: "the attached server " + url, Standing: matrix.Claimed}}
+		return d, nil
+	}
+	in, err := locate(v)
+	if err != nil {
+		d.LookedFor = append(in.looked, err.Error())
+		if errors.Is(err, errNotInstalled) || errors.Is(err, errBackend) {
+			return d, nil
+		}
+		return d, err
+	}
+	static, err := fingerprint.Static(ctx, in.binary, e.sums.Sum)
+	if err != nil {
+		return d, err
+	}
+	d.Installed = true
+	d.Identity = append(matrix.Facts{{Name: matrix.FactEngine, Value: kind, Where: in.binary, Standing: matrix.Claimed}}, static...)
+	if p := packageVersion(in.status); p != "" {
+		d.Identity = append(d.Identity, matrix.Fact{Name: fingerprint.FactPackage + "llama.cpp-tools", Value: p, Where: in.status, Standing: matrix.Claimed})
+	}
+	out, err := in.ask(ctx, "--version")
+	if err != nil {
+		d.Installed, d.LookedFor = false, append(in.looked, "it is there but does not run: "+err.Error())
+		return d, nil
+	}
+	version, err := versionFacts(out, in.binary)
+	if err != nil {
+		return d, err
+	}
+	d.Identity = append(d.Identity, version...)
+	build, where, err := e.buildOnDisk(ctx, in)
+	if err != nil {
+		return d, err
+	}
+	d.Identity = append(d.Identity, matrix.Fact{Name: matrix.FactBuild, Value: build, Where: where, Standing: matrix.Observed})
+	return d, nil
+}
+
+func versionFacts(out, binary string) (matrix.Facts, error) {
+	build, commit, err := parseVersion(out)
+	if err != nil {
+		return nil, err
+	}
+	facts := matrix.Facts{{Name: matrix.FactVersion, Value: build, Where: binary + " --version", Standing: matrix.Claimed}}
+	if commit != "" {
+		facts = append(facts, matrix.Fact{Name: matrix.FactCommit, Value: commit, Where: binary + " --version", Standing: matrix.Claimed})
+	}
+	return facts, nil
+}
+
+// buildOnDisk is the digest of the binary and of the backend libraries on offer: what is installed, before it is known what
+// of it a process will map.
+func (e *engine) buildOnDisk(ctx context.Context, in install) (digest, where string, err error) {
+	paths := []string{in.binary}
+	for _, l := range in.links {
+		paths = append(paths, l)
+	}
+	if b := in.env["GGML_BACKEND_PATH"]; b != "" {
+		paths = append(paths, b)
+	}
+	sums := map[string]string{}
+	for _, p := range paths {
+		if sums[base(p)], err = e.sums.Sum(ctx, p); err != nil {
+			return "", "", err
+		}
+	}
+	digest, err = matrix.Digest(sums)
+	return digest, strings.Join([]string{in.binary, "and the backend libraries on offer"}, " "), err
+}

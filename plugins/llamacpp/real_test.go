@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"enginebroker/engines"
+	"enginebroker/engines/process"
+	"enginebroker/matrix"
+)
+
+const (
+	repo  = "../.."
+	model = repo + "/testdata/models/tiny-qwen3/tiny-qwen3-q8_0.gguf"
+)
+
+// realRoot is the tree that `make engines` installs.
+func realRoot(t testing.TB) string {
+	t.Helper()
+	root, err := filepath.Abs(repo + "/.engines/llamacpp/sid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(root, "usr/bin/llama-server")); err != nil {
+		t.Skip("llama.cpp is not installed: run `make engines`")
+	}
+	return root
+}
+
+func request(t testing.TB) matrix.StartRequest {
+	t.Helper()
+	port, err := process.FreePort("127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, err := filepath.Abs(model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	return matrix.StartRequest{
+		LoadID: strings.ReplaceAll(t.Name(), "/", "-"), ModelName: "tiny", Artifact: matrix.Artifact{ID: "tiny-qwen3@q8_0", Container: "gguf", Path: path},
+		Policy: matrix.Policy{Kind: matrix.Raw}, Limits: matrix.Limits{ContextTokens: 512, Concurrency: 2}, PrefixCache: "off",
+		Host: "127.0.0.1", Port: port, LogPath: filepath.Join(dir, "log"), CacheDir: dir, StatePath: filepath.Join(dir, "state"), ReadyLimit: 60 * time.Second,
+	}
+}
+
+func configured(t testing.TB, s engines.Settings) *engine {
+	t.Helper()
+	e := newEngine()
+	if faults, err := e.Configure(t.Context(), s); err != nil || len(faults) > 0 {
+		t.Fatalf("%v %v", faults, err)
+	}
+	t.Cleanup(func() { _, _ = e.Stop(context.Background(), 5*time.Second) })
+	return e
+}
+
+func stop(t *testing.T, e *engine, how string) {
+	t.Helper()
+	if s, err := e.Stop(t.Context(), 10*time.Second); err != nil || !s.Gone() || s.How != how {
+		t.Errorf("stop: %+v %v", s, err)
+	}
+}
+
+func TestRealStart(t *testing.T) {
+	root := realRoot(t)
+	e := configured(t, engines.Settings{"root": root, "backend": "haswell", "threads": "1"})
+	d, err := e.Describe(t.Context())
+	if err != nil || !d.Installed {
+		t.Fatalf("%+v %v", d, err)
+	}
+	r := request(t)
+	ready, err := e.Start(t.Context(), r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		matrix.FactBackend: "libggml-cpu-haswell.so", matrix.FactSpeculation: "none", matrix.FactPrefixCache: "off", matrix.FactContextTokens: "512",
+		matrix.FactConcurrency: "2", matrix.FactWeightsProof: "mappings",
+	} {
+		if f, _ := ready.Facts.Get(name); f.Value != want || f.Standing != matrix.Observed {
+			t.Errorf("%s: %+v, want %s observed", name, f, want)
+		}
+	}
+	described, _ := d.Identity.Value(matrix.FactVersion).Get()
+	if running, _ := ready.Facts.Value(matrix.FactVersion).Get(); running != described || running == "" {
+		t.Errorf("version %q on disk, %q running", described, running)
+	}
+	if f, _ := ready.Facts.Get(matrix.FactBinary); !strings.HasSuffix(f.Value, "/usr/bin/llama-server") {
+		t.Errorf("the binary behind the loader: %+v", f)
+	}
+	if ready.Granted.ContextTokens != 512 || ready.Granted.Concurrency != 2 || ready.Dialect.AddedPrompt != 0 {
+		t.Errorf("granted %+v, added %d", ready.Granted, ready.Dialect.AddedPrompt)
+	}
+	ids, err := e.Tokenize(t.Context(), "the cat in an old")
+	if want := []int{257, 281, 272, 32, 259, 32, 260, 32, 111, 108, 100}; err != nil || !slices.Equal(ids, want) {
+		t.Errorf("ids %v %v", ids, err)
+	}
+	st, err := e.Observe(t.Context())
+	if err != nil || !st.Alive || st.Running != matrix.Some[int64](0) || st.CachedTokens != matrix.Some[int64](0) || st.Generated.Or(0) < 2 {
+		t.Errorf("%+v %v", st, err)
+	}
+	if st.Print != ready.Print || st.Print == "" {
+		t.Errorf("print moved within a load: %s, %s", ready.Print, st.Print)
+	}
+	stop(t, e, "term")
+	if _, err := e.Observe(t.Context()); err != engines.ErrNotStarted {
+		t.Errorf("after stop: %v", err)
+	}
+}
+
+// One build with two backends: another print, and by the measured texts another answer.
+func TestRealBackends(t *testing.T) {
+	root := realRoot(t)
+	prints := map[string]bool{}
+	for _, backend := range []string{"auto", "haswell", "x64"} {
+		e := configured(t, engines.Settings{"root": root, "backend": backend})
+		got, err := e.Preflight(t.Context(), request(t), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", backend, err)
+		}
+		ready, _ := got.Ready.Get()
+		t.Logf("%s: %s %q", backend, ready.Facts.Value(matrix.FactBackend).Or(""), got.Text)
+		prints[ready.Print] = true
+		if len(got.IDs) != 16 || !got.Stopped.Gone() || got.Text == "" {
+			t.Errorf("%s: %+v", backend, got)
+		}
+	}
+	if len(prints) != 3 {
+		t.Errorf("%d prints of three backends", len(prints))
+	}
+}
+
+// Prompt and output fill the context exactly; beyond it the answer is shortened without an error.
+func TestRealClip(t *testing.T) {
+	e := configured(t, engines.Settings{"root": realRoot(t)})
+	if _, err := e.Start(t.Context(), request(t), nil); err != nil {
+		t.Fatal(err)
+	}
+	srv, err := e.running()
+	if err != nil {
+		t.Fatal(err)
+	}
+	prompt := make([]int, 400)
+	for i := range prompt {
+		prompt[i] = 100 + i%50
+	}
+	body := sampling()
+	body["ignore_eos"] = true
+	for asked, want := range map[int]int64{112: 112, 113: 112} {
+		a, err := srv.client.Complete(t.Context(), "tiny", prompt, asked, body)
+		if err != nil || a.CompletionTokens != matrix.Some(want) || a.PromptTokens != matrix.Some[int64](400) {
+			t.Errorf("400 + %d of 512: %v tokens of %v, want %d: %v", asked, a.CompletionTokens, a.PromptTokens, want, err)
+		}
+	}
+}
+
+// A port that a real server holds is refused before the launch, and the state file leads a later start to a lost server.
+func TestRealLeftoverIsFound(t *testing.T) {
+	root := realRoot(t)
+	lost := configured(t, engines.Settings{"root": root})
+	r := request(t)
+	ready, err := lost.Start(t.Context(), r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := request(t)
+	other.Port = r.Port
+	if _, err := configured(t, engines.Settings{"root": root}).Start(t.Context(), other, nil); err == nil || !strings.Contains(err.Error(), "taken") {
+		t.Errorf("port of a running server: %v", err)
+	}
+	again := request(t)
+	again.StatePath = r.StatePath
+	next := configured(t, engines.Settings{"root": root})
+	if _, err := next.Start(t.Context(), again, nil); err != nil {
+		t.Fatal(err)
+	}
+	st, err := lost.Observe(t.Context())
+	if err != nil || st.Alive || st.Exit != matrix.Some(0) {
+		t.Errorf("the server under the same state file (pid %d) still runs: %+v %v", ready.Processes[0].PID, st, err)
+	}
+}

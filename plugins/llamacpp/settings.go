@@ -1,0 +1,90 @@
+package main
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"enginebroker/engines"
+	"enginebroker/engines/openai"
+	"enginebroker/matrix"
+)
+
+var schema = []matrix.Setting{
+	{Name: "binary", Type: "path", Help: "path of llama-server; without binary and root, it is looked for in PATH"},
+	{Name: "root", Type: "path", Help: "a Debian tree that holds the package llama.cpp-tools; its own loader runs it"},
+	{Name: "backend", Type: "string", Default: "auto", Help: "CPU backend library: auto (the engine's own choice), haswell, x64 and so on; with binary, the path of a library"},
+	{Name: "threads", Type: "int", Help: "compute threads; unset: the engine's own choice"},
+	{Name: "ngl", Type: "int", Default: "999", Help: "layers to keep on a GPU, where the build has one"},
+	{Name: "flash_attention", Type: "string", Default: "auto", Values: []string{"auto", "on", "off"}, Help: "auto, on or off"},
+	{Name: "kv_dtype", Type: "string", Default: "f16", Help: "type of the KV cache, keys and values alike"},
+	{Name: "batch", Type: "int", Help: "logical batch size; unset: the engine's default"},
+	{Name: "ubatch", Type: "int", Help: "physical batch size; unset: the engine's default"},
+	{Name: "extra_args", Type: "list", Help: "further arguments, none of those that the adapter sets itself"},
+	{Name: "waive", Type: "list", Help: "flags of a fair run that this build may lack because it predates the feature, as --sse-ping-interval"},
+	{Name: "env", Type: "map", Help: "variables for the server"},
+	{Name: "ready_timeout", Type: "duration", Help: "limit of a start; unset: the run's"},
+	{Name: "attach", Type: "string", Help: "base URL of a running server; it is described, never started, stopped or compared"},
+}
+
+// forbidden are the arguments that would make the arm something else than it is recorded as, each with the reason.
+var forbidden = []struct{ prefix, why string }{
+	{"--spec-synth", "synthetic acceptance forges the speed of drafting"},
+	{"--models-", "router mode loads models by request; one server serves one model here"},
+	{"--rpc", "workers on other hosts are not supported (MULTI_NODE_UNSUPPORTED)"},
+	{"--hf-", "downloads are not supported: name local files"}, {"-hf", "downloads are not supported: name local files"},
+	{"--model-url", "downloads are not supported: name local files"}, {"-mu", "downloads are not supported: name local files"},
+	{"--mmproj", "text runs have no projector: with one, cache and context behave otherwise"}, {"-mm", "text runs have no projector"},
+	{"--reuse-port", "a shared port splits the requests between two servers"},
+	{"--sleep-idle", "a server that sleeps pays for it in the next request"},
+	{"--spec-", "speculation is the policy of the instance, not an argument"}, {"--draft", "speculation is the policy of the instance, not an argument"},
+	{"-md", "speculation is the policy of the instance, not an argument"}, {"--model-draft", "speculation is the policy of the instance, not an argument"},
+	{"--lookup-cache", "speculation is the policy of the instance, not an argument"},
+	{"--ssl-", "the timed client speaks plain HTTP to this machine"}, {"--api-prefix", "the adapter needs the known paths"},
+}
+
+// own are the flags that the adapter sets itself, by every spelling.
+var own = []string{
+	"-m", "--model", "--host", "--port", "-a", "--alias", "-c", "--ctx-size", "-np", "--parallel", "--fit", "-fit", "--cache-prompt", "--no-cache-prompt",
+	"-cram", "--cache-ram", "--context-shift", "--no-context-shift", "--sse-ping-interval", "-s", "--seed", "--offline", "--metrics", "--slots", "--no-slots",
+	"-kvu", "--kv-unified", "-no-kvu", "--no-kv-unified", "-ctk", "--cache-type-k", "-ctv", "--cache-type-v", "-ngl", "--gpu-layers", "--n-gpu-layers",
+	"-fa", "--flash-attn", "-t", "--threads", "-b", "--batch-size", "-ub", "--ubatch-size", "--webui", "--no-webui", "--ui", "--no-ui",
+}
+
+// check finds every fault of the settings that needs no look at the disk.
+func check(s engines.Settings) []engines.FieldError {
+	faults := openai.CheckSettings(schema, s)
+	v := openai.NewValues(schema, s)
+	add := func(field, msg, fix string) {
+		faults = append(faults, engines.FieldError{Field: field, Message: msg, Fix: fix})
+	}
+	if s["binary"] != "" && s["root"] != "" {
+		add("root", "binary and root are both given", "name one installation")
+	}
+	if u := s["attach"]; u != "" {
+		if msg := openai.CheckURL(u); msg != "" {
+			add("attach", msg, "")
+		}
+	}
+	if b := v.Text("backend"); s["root"] == "" && b != "auto" && !filepath.IsAbs(b) {
+		add("backend", "without root, a backend is named by the path of its library", "write /…/libggml-cpu-"+b+".so, or auto")
+	}
+	for _, a := range v.List("extra_args") {
+		name, _, _ := strings.Cut(a, "=")
+		for _, f := range forbidden {
+			if strings.HasPrefix(name, f.prefix) {
+				add("extra_args", a+": "+f.why, "remove it")
+				break
+			}
+		}
+		if slices.Contains(own, name) {
+			add("extra_args", a+": the adapter sets this from the workload and the other settings", "remove it")
+		}
+	}
+	for name := range v.Map("env") {
+		if strings.HasPrefix(name, "LLAMA_ARG_") {
+			add("env."+name, "sets an argument silently", "use extra_args")
+		}
+	}
+	return faults
+}
