@@ -6,13 +6,21 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"enginebroker/broker/cli"
 )
 
 func main() {
-	// The first signal ends the run in good order; stop() then restores the default, so that a second one ends it at once.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		cancel() // in good order: drop the leg in flight, stop the engines, keep the evidence
+		// A terminal and timeout(1) may deliver one request twice. A later one means it.
+		time.Sleep(time.Second)
+		signal.Reset()
+	}()
 	os.Exit(cli.Run(ctx, cli.OS()))
 }
