@@ -12,12 +12,12 @@ import (
 
 // box is a proc root and a file system made for a test.
 type box struct {
-	t    *testing.T
+	t    testing.TB
 	proc string
 	root string
 }
 
-func newBox(t *testing.T) *box {
+func newBox(t testing.TB) *box {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {

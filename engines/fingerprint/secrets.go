@@ -73,6 +73,9 @@ func scrubText(s string) string {
 	})
 }
 
+// longFlag is what follows a flag without a value, such as --enable-auth.
+var longFlag = regexp.MustCompile(`^--[a-z]`)
+
 // ScrubArgv returns argv without secrets.
 func ScrubArgv(argv []string) []string {
 	out := make([]string, len(argv))
@@ -80,7 +83,7 @@ func ScrubArgv(argv []string) []string {
 	for i, a := range argv {
 		name, _, joined := strings.Cut(a, "=")
 		switch {
-		case next && (!strings.HasPrefix(a, "-") || len(a) > 20):
+		case next && !longFlag.MatchString(a):
 			out[i], next = Removed, false
 			continue
 		case strings.HasPrefix(a, "-") && joined && secretName(name):
