@@ -38,7 +38,7 @@ func Embedded(pairs [][2]float64, blocks int) (EmbeddedAA, error) {
 	}
 	e.RMS = math.Sqrt(ss / float64(e.K))
 	e.NoiseFloor = t * e.RMS / math.Sqrt(float64(blocks))
-	e.Jump = e.MaxAbs > math.Log1p(JumpMargin)
+	e.Jump = e.MaxAbs > Margin(JumpMargin)
 	return e, nil
 }
 
@@ -46,5 +46,5 @@ func Embedded(pairs [][2]float64, blocks int) (EmbeddedAA, error) {
 // (protocol §3.6, terminal control).
 func Drift(first, last, limit float64) (log float64, void bool, err error) {
 	log, err = LogRatio(last, first, true)
-	return log, err == nil && math.Abs(log) > math.Log1p(limit), err
+	return log, err == nil && math.Abs(log) > Margin(limit), err
 }

@@ -62,7 +62,7 @@ func ShiftWithin(delta, within float64, n1, n2 int) (Shift, error) {
 		factor = gridFactor8
 	}
 	switch {
-	case math.Abs(delta) <= math.Log1p(GridMargin):
+	case math.Abs(delta) <= Margin(GridMargin):
 		s.Verdict = Reproduced
 	case n >= minGridLoads && s.Multiple > factor:
 		s.Verdict = NotReproduced

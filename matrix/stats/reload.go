@@ -85,7 +85,7 @@ func Reload(values []float64, margin float64) (Reloaded, error) {
 }
 
 func (r *Reloaded) decide(values []float64, margin float64) {
-	cut := math.Log1p(margin)
+	cut := Margin(margin)
 	logs := make([]float64, r.N) // in load order
 	for i, v := range values {
 		logs[i] = math.Log(v)
@@ -189,9 +189,12 @@ func runs(logs, s []float64, cuts []int) int {
 }
 
 // kendallP is the exact two-sided p of Kendall's trend, from the distribution of inversions of a random order. It does
-// not exist where values tie.
+// not exist where values tie, nor for one value.
 func kendallP(values []float64) (float64, bool) {
 	n, inv := len(values), 0
+	if n < 2 {
+		return 0, false
+	}
 	for i := range values {
 		for j := i + 1; j < n; j++ {
 			switch {

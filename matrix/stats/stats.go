@@ -174,4 +174,4 @@ func LogRatio(a, b float64, higherIsBetter bool) (float64, error) {
 }
 
 // Margin turns a margin given as a fraction (0.02 for 2 %) into the δ of the formulas, ln(1+margin) (protocol §0).
-func Margin(fraction float64) float64 { return math.Log1p(fraction) }
+func Margin(fraction float64) float64 { return math.Log(1 + fraction) }

@@ -102,7 +102,7 @@ func BH(p []float64) ([]float64, error) {
 	q, least, m := make([]float64, len(p)), 1.0, float64(len(p))
 	for r := len(order); r >= 1; r-- {
 		i := order[r-1]
-		least = math.Min(least, p[i]*m/float64(r))
+		least = math.Min(least, p[i]*(m/float64(r)))
 		q[i] = least
 	}
 	return q, nil

@@ -159,7 +159,7 @@ func (c *draft) noise(x *index) error {
 	}
 	for _, p := range own {
 		log, err := stats.LogRatio(p.second, p.first, true)
-		if label, ok := labels[p.arm]; ok && err == nil && math.Abs(log) > math.Log1p(stats.JumpMargin) {
+		if label, ok := labels[p.arm]; ok && err == nil && math.Abs(log) > stats.Margin(stats.JumpMargin) {
 			c.add(x, matrix.LoadStateSuspect, fmt.Sprintf("two adjacent loads of %s differ by %+.2f %%", label, 100*(math.Exp(log)-1)), p.ids[:]...)
 			delete(labels, p.arm)
 		}
