@@ -109,6 +109,7 @@ func (c *chunk) parse(s *scanner, event []byte) bool {
 }
 
 func (c *chunk) parseChoices(s *scanner) {
+	c.choices, c.arguments, c.hasChoices = c.choices[:0], c.arguments[:0], false // of a repeated key the last one counts
 	if s.peek() != '[' {
 		s.skip()
 		return
