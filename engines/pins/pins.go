@@ -170,18 +170,21 @@ func (p Pin) check() error {
 		return fmt.Errorf("pin: %q is no name: lower-case letters, digits, dot, dash, underscore", p.Name)
 	case p.Engine == "":
 		return errors.New("engine: absent")
-	case len(p.Expect.fields()) == 0 && len(p.Expect.Artifacts) == 0:
-		return errors.New("expect: empty: a pin that expects nothing is met by everything")
 	case (p.Expect.Distribution.Name == "") != (p.Expect.Distribution.Version == ""):
 		return errors.New("expect.distribution: needs both name and version")
 	}
 	if tag := p.Expect.Image; tag != "" && !imageDigest.MatchString(tag) {
 		return fmt.Errorf("expect.image: %q is no digest: a tag moves; write sha256:…", tag)
 	}
-	for name, v := range p.Expect.Packages {
-		if v == "" {
-			return fmt.Errorf("expect.packages.%s: empty", name)
+	for _, m := range []map[string]string{p.Expect.Packages, p.Expect.Artifacts} {
+		for name, v := range m {
+			if v == "" {
+				return fmt.Errorf("expect: %s: empty", name)
+			}
 		}
+	}
+	if len(p.Expect.fields()) == 0 && len(p.Expect.Artifacts) == 0 {
+		return errors.New("expect: empty: a pin that expects nothing is met by everything")
 	}
 	if err := p.Recorded.check(); err != nil {
 		return fmt.Errorf("recorded.%w", err)
