@@ -21,7 +21,7 @@ func JSON(w io.Writer, r matrix.Report) error {
 	return err
 }
 
-var columns = []string{"run", "stamp", "pair_a", "pair_b", "group", "point", "metric", "formula", "unit", "denominator", "primary", "verdict", "direction",
+var columns = []string{"run", "stamp", "pair_a", "pair_b", "group", "point", "metric", "formula", "unit", "denominator", "primary", "verdict", "direction", "detected",
 	"reasons", "blocks", "median_a", "spread_a", "loads_a", "median_b", "spread_b", "loads_b", "ratio", "ratio_lo", "ratio_hi", "interval",
 	"reversed", "q_dir", "q_eq", "margin", "aa_half_width", "grids", "details"}
 
@@ -45,7 +45,7 @@ func record(r matrix.Report, c matrix.Cell) []string {
 	v := map[string]string{
 		"run": r.Run, "pair_a": c.ID.Pair.A, "pair_b": c.ID.Pair.B, "group": c.ID.Group, "point": c.ID.Point, "metric": c.ID.Metric,
 		"formula": c.Metric.Formula, "unit": c.Metric.Unit, "denominator": c.Metric.Denominator, "primary": strconv.FormatBool(c.Metric.Primary),
-		"verdict": l.Verdict, "direction": l.Direction, "reasons": strings.Join(l.Reasons, ";"), "blocks": l.Blocks, "stamp": stampOf(r, c),
+		"verdict": l.Verdict, "direction": l.Direction, "detected": l.Detected, "reasons": strings.Join(l.Reasons, ";"), "blocks": l.Blocks, "stamp": stampOf(r, c),
 	}
 	var details []string
 	for _, x := range c.Reasons {

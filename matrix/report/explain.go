@@ -54,8 +54,8 @@ func Explain(w io.Writer, c matrix.Cell, o Options) error {
 }
 
 func (p *page) numbers(l line, n matrix.Numbers) {
-	if l.Direction != "" {
-		p.wrap("direction: ", l.Direction)
+	if d := l.Says(); d != "" {
+		p.wrap("direction: ", d)
 	}
 	if l.Ratio != "" {
 		p.wrap("ratio: ", l.Ratio)

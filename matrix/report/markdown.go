@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 
 	"enginebroker/matrix"
 )
@@ -77,7 +78,7 @@ func (d *doc) section(s section) {
 			for i, g := range l.Grids {
 				arms += fmt.Sprintf("<br>grid %d: %s", i+1, md(armList(g)))
 			}
-			d.row(md(l.Point), md(metricUnit(l)), l.Verdict, md(l.Direction), l.Ratio, strings.NewReplacer("[", `\[`, "]", `\]`).Replace(l.Interval), arms, l.Blocks, md(strings.Join(l.Reasons, ", ")))
+			d.row(md(l.Point), md(metricUnit(l)), l.Verdict, md(l.Says()), l.Ratio, strings.NewReplacer("[", `\[`, "]", `\]`).Replace(l.Interval), arms, l.Blocks, md(strings.Join(l.Reasons, ", ")))
 		}
 		d.put("\n")
 	}
@@ -135,10 +136,14 @@ func (d *doc) evidence(r matrix.Report) {
 	d.put("\n")
 }
 
-// md makes text inert in Markdown: no markup, no HTML, no table border, no link.
+// md makes text inert in Markdown: no markup, no HTML, no table border, no link. An underscore within a word is none.
 func md(s string) string {
 	var b strings.Builder
-	for _, r := range clean(s) {
+	text := []rune(clean(s))
+	word := func(i int) bool {
+		return i >= 0 && i < len(text) && (unicode.IsLetter(text[i]) || unicode.IsDigit(text[i]))
+	}
+	for i, r := range text {
 		switch {
 		case r == '<':
 			b.WriteString("&lt;")
@@ -149,11 +154,11 @@ func md(s string) string {
 		case r == '&':
 			b.WriteString("&amp;")
 			continue
-		case strings.ContainsRune("\\`*_{}[]()#+!|~$", r):
+		case strings.ContainsRune("\\`*[]|~$", r), r == '_' && !(word(i-1) && word(i+1)):
 			b.WriteByte('\\')
 		}
 		b.WriteRune(r)
 	}
-	// A bare address would become a link.
+	// A bare address would become a link, and a name behind an @ a mention.
 	return strings.NewReplacer("://", "&#58;//", "www.", "www&#46;", "@", "&#64;").Replace(b.String())
 }

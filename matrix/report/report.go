@@ -137,6 +137,7 @@ type line struct {
 	Unit      string
 	Verdict   string
 	Direction string // empty where there is none, or none may be said
+	Detected  string // direction that an equivalent cell carries
 	Ratio     string // empty where it may not be shown
 	Interval  string
 	Blocks    string
@@ -174,10 +175,18 @@ func lineOf(c matrix.Cell) line {
 	if n.ShowRatio && c.Direction != matrix.DirNone && c.Direction != "" {
 		l.Direction = clean(string(c.Direction))
 		if c.Direction == matrix.DirEquivalent && n.Detected != "" && n.Detected != matrix.DirNone {
-			l.Direction += " (" + clean(string(n.Detected)) + " within the margin)"
+			l.Detected = clean(string(n.Detected))
 		}
 	}
 	return l
+}
+
+// Says is the direction in full, empty where none may be said.
+func (l line) Says() string {
+	if l.Detected == "" {
+		return l.Direction
+	}
+	return l.Direction + " (" + l.Detected + " within the margin)"
 }
 
 func armOf(a matrix.ArmSummary) arm {

@@ -77,8 +77,8 @@ func (p *page) cell(l line) {
 		p.wrap(indent, fmt.Sprintf("grid %d: %s", i+1, armList(g)))
 	}
 	says := strings.Join(l.Reasons, " · ")
-	if l.Direction != "" {
-		says = strings.TrimSuffix(l.Direction+": "+says, ": ")
+	if d := l.Says(); d != "" {
+		says = strings.TrimSuffix(d+": "+says, ": ")
 	}
 	p.wrap(indent, says)
 	for _, a := range l.Cell.Annotated {

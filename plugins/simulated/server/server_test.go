@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -533,3 +534,39 @@ func BenchmarkEvent(b *testing.B) {
 type discard struct{ http.ResponseWriter }
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+// BenchmarkLateness is how late tokens are against their absolute times, at 16 streams of 50 tokens a second.
+func BenchmarkLateness(b *testing.B) {
+	for b.Loop() {
+		late := make(chan time.Duration, 16*50)
+		var wg sync.WaitGroup
+		for i := range 16 {
+			wg.Go(func() {
+				a, err := newAlarm()
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				defer a.close()
+				at := now() + time.Duration(i)*time.Millisecond
+				for range 50 {
+					at += 20 * time.Millisecond
+					if err := a.wait(b.Context(), at); err != nil {
+						b.Error(err)
+						return
+					}
+					late <- now() - at
+				}
+			})
+		}
+		wg.Wait()
+		close(late)
+		var all []time.Duration
+		for d := range late {
+			all = append(all, d)
+		}
+		slices.Sort(all)
+		b.ReportMetric(float64(all[len(all)/2].Microseconds()), "p50_us")
+		b.ReportMetric(float64(all[len(all)*99/100].Microseconds()), "p99_us")
+	}
+}
