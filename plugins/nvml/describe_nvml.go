@@ -77,7 +77,7 @@ func (d *nvmlDriver) describe(i int) matrix.Device {
 	if d.unified[i] {
 		out.Facts = append(out.Facts, matrix.Fact{Name: "memory", Value: "unified with the host: /proc/meminfo tells it", Where: "nvmlDeviceGetName", Standing: matrix.Observed})
 	}
-	r := newReading(0)
+	r := newReading(0, true)
 	d.read(i, r)
 	for f, x := range r.sample(i, true).Fields {
 		out.Fields[f] = x.Status

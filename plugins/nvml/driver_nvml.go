@@ -237,7 +237,6 @@ func (d *nvmlDriver) read(i int, r *reading) {
 	})
 	d.readReasons(dev, r)
 	one(matrix.FieldPower, "nvmlDeviceGetPowerUsage", func() (int64, nvml.Return) { return wide(dev.GetPowerUsage()) })
-	one(matrix.FieldEnergy, "nvmlDeviceGetTotalEnergyConsumption", func() (int64, nvml.Return) { return large(dev.GetTotalEnergyConsumption()) })
 	one(matrix.FieldTemperature, "nvmlDeviceGetTemperature", func() (int64, nvml.Return) { return wide(dev.GetTemperature(nvml.TEMPERATURE_GPU)) })
 	one(matrix.FieldPState, "nvmlDeviceGetPerformanceState", func() (int64, nvml.Return) {
 		p, ret := dev.GetPerformanceState()
@@ -245,8 +244,11 @@ func (d *nvmlDriver) read(i int, r *reading) {
 	})
 	one(matrix.FieldMemClock, "nvmlDeviceGetClockInfo", func() (int64, nvml.Return) { return wide(dev.GetClockInfo(nvml.CLOCK_MEM)) })
 	d.readMemory(i, r)
-	d.readCounters(dev, r)
 	d.readProcesses(dev, r)
+	if r.slow {
+		one(matrix.FieldEnergy, "nvmlDeviceGetTotalEnergyConsumption", func() (int64, nvml.Return) { return large(dev.GetTotalEnergyConsumption()) })
+		d.readCounters(dev, r)
+	}
 }
 
 // readReasons prefers the current name of the call over the one it replaced; both give the same mask.
@@ -261,20 +263,25 @@ func (d *nvmlDriver) readReasons(dev nvml.Device, r *reading) {
 	}
 }
 
+// readMemory prefers the second form of the call: the first counts what the driver reserves as used.
 func (d *nvmlDriver) readMemory(i int, r *reading) {
-	used, free := matrix.Reading{Status: matrix.ReadingAbsent}, matrix.Reading{Status: matrix.ReadingAbsent}
-	switch {
+	var m nvml.Memory
+	ret := nvml.ERROR_FUNCTION_NOT_FOUND
+	switch dev := d.devices[i]; {
 	case d.unified[i]:
-		used.Status, free.Status = matrix.ReadingNotSupported, matrix.ReadingNotSupported
+		ret = nvml.ERROR_NOT_SUPPORTED
+	case d.can("nvmlDeviceGetMemoryInfo_v2"):
+		var v2 nvml.Memory_v2
+		v2, ret = dev.GetMemoryInfo_v2()
+		m = nvml.Memory{Total: v2.Total, Free: v2.Free, Used: v2.Used}
 	case d.can("nvmlDeviceGetMemoryInfo"):
-		m, ret := d.devices[i].GetMemoryInfo()
-		used, free = as(int64(m.Used), ret), as(int64(m.Free), ret)
-		if ret == nvml.SUCCESS && m.Total == 0 {
-			used, free = matrix.Reading{Status: matrix.ReadingNotSupported}, matrix.Reading{Status: matrix.ReadingNotSupported}
-		}
+		m, ret = dev.GetMemoryInfo()
 	}
-	r.set(matrix.FieldMemUsed, used)
-	r.set(matrix.FieldMemFree, free)
+	if ret == nvml.SUCCESS && m.Total == 0 {
+		ret = nvml.ERROR_NOT_SUPPORTED
+	}
+	r.set(matrix.FieldMemUsed, as(int64(m.Used), ret))
+	r.set(matrix.FieldMemFree, as(int64(m.Free), ret))
 }
 
 // counters are the nanoseconds that each reason has held the clock down since the driver started (nvml.h field ids).
@@ -289,14 +296,14 @@ var counters = []struct {
 }
 
 func (d *nvmlDriver) readCounters(dev nvml.Device, r *reading) {
-	if !d.can("nvmlDeviceGetFieldValues") {
-		return
-	}
 	values := make([]nvml.FieldValue, len(counters))
 	for i, c := range counters {
 		values[i].FieldId = c.id
 	}
-	ret := dev.GetFieldValues(values)
+	ret := nvml.ERROR_FUNCTION_NOT_FOUND
+	if d.can("nvmlDeviceGetFieldValues") {
+		ret = dev.GetFieldValues(values)
+	}
 	for i, c := range counters {
 		x := as(0, ret)
 		if ret == nvml.SUCCESS {
@@ -321,6 +328,7 @@ func number(v nvml.FieldValue) (int64, bool) {
 
 func (d *nvmlDriver) readProcesses(dev nvml.Device, r *reading) {
 	if !d.can("nvmlDeviceGetComputeRunningProcesses_v3") && !d.can("nvmlDeviceGetComputeRunningProcesses_v2") && !d.can("nvmlDeviceGetComputeRunningProcesses") {
+		r.set(matrix.FieldProcesses, matrix.Reading{Status: matrix.ReadingAbsent})
 		return
 	}
 	ps, ret := dev.GetComputeRunningProcesses()

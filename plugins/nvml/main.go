@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"enginebroker/engines"
+	"enginebroker/engines/plugin"
 	"enginebroker/matrix"
 )
 
@@ -45,7 +46,7 @@ func main() {
 		}
 		return
 	}
-	serve(t)
+	plugin.ServeTelemetry(func() engines.Telemetry { return t })
 }
 
 // head is the first line of --sample. Adding the offset to a sample's stamp gives Unix time in ns.
