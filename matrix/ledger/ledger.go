@@ -107,6 +107,7 @@ func create(dir string, plan matrix.Plan, d disk) (*Run, error) {
 	}
 	if err != nil {
 		r.Close()
+		os.RemoveAll(dir) // made a moment ago, and in the way of another try
 		return nil, fmt.Errorf("create run %s: %w", dir, err)
 	}
 	return r, nil
@@ -129,6 +130,11 @@ func Open(dir string) (*Run, Findings, error) {
 	}
 	if err == nil {
 		err = r.setAside(found)
+	}
+	if err == nil {
+		var orphans Findings
+		orphans, err = r.orphans()
+		found = append(found, orphans...)
 	}
 	if err != nil {
 		r.Close()
@@ -184,6 +190,12 @@ func (r *Run) Len() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.head.Seq
+}
+
+func (r *Run) writable() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.file != nil
 }
 
 // Append writes one record and returns once it is on the disk. The time is the caller's.

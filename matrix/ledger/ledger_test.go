@@ -315,6 +315,13 @@ func TestTamper(t *testing.T) {
 					t.Error("a broken ledger opens for writing")
 				}
 			}
+			if c.want == OrphanLeg {
+				w, found, err := Open(dir)
+				if err != nil || !found.Has(OrphanLeg) {
+					t.Errorf("opened for writing: %v, %v", found, err)
+				}
+				w.Close()
+			}
 		})
 	}
 }
@@ -407,7 +414,7 @@ func (w full) Write(p []byte) (int, error) {
 func (w full) Sync() error { return w.f.Sync() }
 
 func TestDiskFull(t *testing.T) {
-	for room := 0; room < 4000; room += 97 {
+	for room := 0; room < 4000; room += 331 {
 		r := newRun(t)
 		if err := r.PutLeg(legRecord(0), legFiles(0)); err != nil {
 			t.Fatal(err)
@@ -438,6 +445,38 @@ func TestDiskFull(t *testing.T) {
 			t.Fatalf("room %d: with space again: %v", room, err)
 		}
 		again.Close()
+	}
+}
+
+// A real full file system, where this test may mount one.
+func TestDiskFullTmpfs(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
+		t.Skipf("no tmpfs can be mounted here: %v", err)
+	}
+	defer syscall.Unmount(dir, syscall.MNT_DETACH)
+	d := realDisk()
+	if _, err := create(filepath.Join(dir, "run"), plan(), d); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("a file system that is too small takes a run: %v", err)
+	}
+	d.free = func(string) (uint64, error) { return 1 << 40, nil }
+	r, err := create(filepath.Join(dir, "run"), plan(), d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for n := 0; ; n++ {
+		files := legFiles(n)
+		files.LogTail = text(strings.Repeat("x", 40<<10))
+		if err = r.PutLeg(legRecord(n), files); err != nil {
+			break
+		}
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	if found, err := Verify(r.Dir()); err != nil || len(found) > 0 || r.Len() == 0 {
+		t.Errorf("after the disk was full: %d records, %v, %v", r.Len(), found, err)
 	}
 }
 

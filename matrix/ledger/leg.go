@@ -100,7 +100,7 @@ func slug(s string) string {
 // PutLeg writes the files of a leg, then its record. After an error the leg has no record, unless the error names the head
 // file: then the record is whole and the next append repairs the head.
 func (r *Run) PutLeg(rec matrix.LegRecord, files LegFiles) (err error) {
-	if r.file == nil {
+	if !r.writable() {
 		return ErrReadOnly
 	}
 	dir, err := r.freeLegDir(rec.ID)

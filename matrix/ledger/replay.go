@@ -212,7 +212,20 @@ func (r *Run) PutLoad(rec matrix.LoadRecord) error {
 }
 
 // orphans finds the directories of legs that no record names.
-func (r *Run) orphans(known map[string]bool) (Findings, error) {
+func (r *Run) orphans() (Findings, error) {
+	known := map[string]bool{}
+	for rec, err := range r.Records(KindLeg) {
+		var leg struct {
+			Dir string `json:"dir"`
+		}
+		if err == nil {
+			err = json.Unmarshal(rec.Body, &leg)
+		}
+		if err != nil {
+			return nil, err
+		}
+		known[leg.Dir] = true
+	}
 	dirs, err := fs.ReadDir(r.root.FS(), LegsDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

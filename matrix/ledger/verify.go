@@ -14,7 +14,6 @@ func Verify(dir string) (Findings, error) {
 		return found, err
 	}
 	defer r.Close()
-	legs := map[string]bool{}
 	owner := map[string]string{} // hash → path it was recorded for
 	type wrong struct {
 		at  int // index in found
@@ -29,7 +28,6 @@ func Verify(dir string) (Findings, error) {
 		if err := rec.Decode(&leg); err != nil {
 			return found, err
 		}
-		legs[leg.Dir] = true
 		for _, ref := range leg.Files {
 			owner[ref.SHA256] = ref.Path
 			f, got := r.checkFile(ref)
@@ -49,7 +47,7 @@ func Verify(dir string) (Findings, error) {
 			found[w.at].Detail = fmt.Sprintf("it holds what was recorded for %s", other)
 		}
 	}
-	orphans, err := r.orphans(legs)
+	orphans, err := r.orphans()
 	return append(found, orphans...), err
 }
 

@@ -79,7 +79,7 @@ func TestStartObserveStop(t *testing.T) {
 				t.Errorf("observed %+v, %v", s, err)
 			}
 			stopped, err := e.Stop(t.Context(), 10*time.Second)
-			if err != nil || !stopped.Gone() || stopped.Exit.Or(-1) != 0 {
+			if err != nil || !stopped.Gone() || stopped.Exit.Or(0) != 0 {
 				t.Errorf("stopped %+v, %v", stopped, err)
 			}
 			if _, err := e.Observe(t.Context()); !errors.Is(err, engines.ErrNotStarted) {

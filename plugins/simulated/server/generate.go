@@ -35,12 +35,18 @@ func (s *Server) generate(w http.ResponseWriter, hr *http.Request) {
 			r.fault = s.p.FailKind
 		}
 	}
-	select { // as many at once as there are slots, the others wait
+	from := r.start
+	select { // as many at once as there are slots, the others wait and begin when they get one
 	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
-	case <-hr.Context().Done():
-		return
+	default:
+		select {
+		case s.slots <- struct{}{}:
+			from = now()
+		case <-hr.Context().Done():
+			return
+		}
 	}
+	defer func() { <-s.slots }()
 	s.running.Add(1)
 	defer s.running.Add(-1)
 	s.prepare(r, n)
@@ -54,7 +60,7 @@ func (s *Server) generate(w http.ResponseWriter, hr *http.Request) {
 		return
 	}
 	defer a.close()
-	p := &pace{s: s, r: r, at: r.start, slow: s.p.SlowAfter > 0 && n > int64(s.p.SlowAfter), rng: s.rng(n)}
+	p := &pace{s: s, r: r, at: from, slow: s.p.SlowAfter > 0 && n > int64(s.p.SlowAfter), rng: s.rng(n)}
 	dies := s.p.DieAfter > 0 && streamed > int64(s.p.DieAfter)
 	g := newAnswer(r.prompt, r.text, s.p.WrongAnswer, uint64(n))
 	if r.Stream {
