@@ -40,7 +40,12 @@ type GateResult struct {
 	Cause  Cause              `json:"cause,omitempty"` // resolved over all codes; empty for a valid leg
 	Flags  []string           `json:"flags,omitempty"` // metric flags: ITL_COALESCED, no_done …
 	Detail map[LegCode]string `json:"detail,omitempty"`
-	Absent []string           `json:"absent,omitempty"` // gates that could not be evaluated
+	Absent []string           `json:"absent,omitempty"` // gates that could not be evaluated, as CODE or "CODE: why"
+
+	// Requests of the leg by how they ended; counted where the requests are still at hand.
+	OK      int `json:"ok,omitempty"`
+	Failed  int `json:"failed,omitempty"` // not_ready included
+	Suspect int `json:"suspect,omitempty"`
 }
 
 // Valid reports a leg without any code.

@@ -3,6 +3,7 @@ package gates
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"enginebroker/matrix"
@@ -24,8 +25,10 @@ func Leg(rec matrix.LegRecord, arm matrix.Arm, point matrix.Point, p Profile) ma
 	r.env(rec.Env, p)
 	r.clock(rec, p)
 	r.absent(p.Absent()...)
-	for _, name := range rec.Env.Unevaluable {
-		r.absent(matrix.LegCode(name))
+	for _, line := range rec.Env.Unevaluable { // CODE: why
+		code, _, _ := strings.Cut(line, ":")
+		r.absent(matrix.LegCode(code))
+		r.Absent[slices.Index(r.Absent, code)] = line
 	}
 	return r.done()
 }
@@ -48,8 +51,12 @@ func (r *result) outcome(q matrix.Request) {
 	name := fmt.Sprintf("request %d.%d", q.Repetition, q.Index)
 	switch q.Outcome {
 	case matrix.OutcomeOK:
+		r.OK++
 		return
-	case matrix.OutcomeSuspect, matrix.OutcomeFailed, matrix.OutcomeNotReady:
+	case matrix.OutcomeSuspect:
+		r.Suspect++
+	case matrix.OutcomeFailed, matrix.OutcomeNotReady:
+		r.Failed++
 	default:
 		r.fail(matrix.EvidenceMissing, "%s has unknown outcome %q", name, q.Outcome)
 		return

@@ -118,5 +118,8 @@ func (p Profile) Absent() []matrix.LegCode {
 var ofBox = append(slices.Clone(clockCodes), matrix.ThermalCounter, matrix.Cotenant, matrix.MemoryNotReturned,
 	matrix.PageCacheResident, matrix.LoadAverageCode, matrix.ForeignCPU, matrix.SwapActivity, matrix.SuperblockDrift)
 
-// BoxGate reports whether the absence of that gate is the box's.
-func BoxGate(name string) bool { return slices.Contains(ofBox, matrix.LegCode(name)) }
+// BoxGate reports whether the absence of that gate, written as CODE or "CODE: why", is the box's.
+func BoxGate(absent string) bool {
+	code, _, _ := strings.Cut(absent, ":")
+	return slices.Contains(ofBox, matrix.LegCode(code))
+}

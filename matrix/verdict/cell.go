@@ -25,6 +25,8 @@ type draft struct {
 	floor   matrix.Opt[float64] // noise floor of the embedded A/A
 	dec     Decision
 	env     stats.Envelope
+
+	withheld bool // the class of the metric forbids its figures here
 }
 
 // gridValues is what one grid says about one metric of a pair.

@@ -13,6 +13,7 @@ func Judge(in Input) (Result, error) {
 	if !slices.Contains([]AA{AAPass, AAFail, AAMissing}, in.AA) {
 		return Result{}, fmt.Errorf("judge: A/A evidence %q: pass, fail or missing", in.AA)
 	}
+	in.Metrics = slices.Clone(in.Metrics) // whether one is primary is the plan's to say
 	if len(in.Grids) == 0 {
 		in.Grids = []Grid{{}} // nothing has run: every cell has no valid block
 	}
@@ -68,7 +69,11 @@ func Judge(in Input) (Result, error) {
 func (x *index) drafts() ([]*draft, error) {
 	var out []*draft
 	deltas := make([]float64, len(x.in.Metrics))
+	declared := x.in.Plan.Method.Primary
 	for i, m := range x.in.Metrics {
+		if len(declared) > 0 {
+			x.in.Metrics[i].Primary = slices.Contains(declared, m.Name)
+		}
 		var err error
 		if deltas[i], err = margin(x.in.Plan.Method, m.Class); err != nil {
 			return nil, fmt.Errorf("metric %s: %w", m.Name, err)
@@ -100,6 +105,9 @@ func (x *index) cell(c *draft) (matrix.Cell, error) {
 	}
 	if err := c.judge(x, cell.ID); err != nil {
 		return cell, err
+	}
+	if c.withheld {
+		cell.Blocks = primaryBlocks(c.pairing, x)
 	}
 	cell.Reasons = merged(c.reasons)
 	var err error
@@ -139,7 +147,7 @@ func (x *index) summaries(shown map[shownKey]bool) ([]matrix.LegSummary, []strin
 	var out []matrix.LegSummary
 	var absent []string
 	for _, l := range x.legs {
-		s := matrix.LegSummary{ID: l.rec.ID, LoadID: l.rec.LoadID, Gate: l.gate}
+		s := matrix.LegSummary{ID: l.rec.ID, LoadID: l.rec.LoadID, Gate: l.gate, OK: l.gate.OK, Failed: l.gate.Failed, Suspect: l.gate.Suspect}
 		group := x.groups[l.rec.ID.Group]
 		for name, v := range l.values {
 			if l.gate.Valid() && shown[shownKey{group, x.arms[group][l.rec.ID.Arm], x.points[l.rec.ID.Point], name}] {
@@ -147,18 +155,6 @@ func (x *index) summaries(shown map[shownKey]bool) ([]matrix.LegSummary, []strin
 					s.Values = map[string]matrix.Value{}
 				}
 				s.Values[name] = v
-			}
-		}
-		for _, rep := range l.rec.Repetitions {
-			for _, q := range rep.Requests {
-				switch q.Outcome {
-				case matrix.OutcomeOK:
-					s.OK++
-				case matrix.OutcomeSuspect:
-					s.Suspect++
-				default:
-					s.Failed++
-				}
 			}
 		}
 		absent = append(absent, l.gate.Absent...)

@@ -638,11 +638,20 @@ func TestMetricClasses(t *testing.T) {
 	in.Grids[0].Legs[2].Gate.Flags = []string{gates.FlagITLCoalesced}
 	c := judge(t, in).Cells[0]
 	want(t, c, matrix.Inconclusive, matrix.DirNone, matrix.ITLCoalesced)
+	for g := range in.Grids { // the metrics room gives no ITL of such a leg at all
+		for i := range in.Grids[g].Legs {
+			in.Grids[g].Legs[i].Values = map[string]matrix.Value{simulate.Metric.Name: {Why: "ITL_COALESCED"}}
+		}
+	}
+	bare := in
+	bare.AA = verdict.AAPass
+	want(t, judge(t, bare).Cells[0], matrix.Inconclusive, matrix.DirNone, matrix.ITLCoalesced)
+	in = r.input(t)
 	if c.Numbers.Present() {
 		t.Error("an ITL cell whose gaps cannot be derived has numbers")
 	}
 	in.Metrics = []matrix.Metric{metric(matrix.ClassIntegral, 0)}
-	in.Metrics[0].Primary = false
+	in.Plan.Method.Primary = []string{"another"}
 	if c := judge(t, in).Cells[0]; c.Direction != matrix.DirNone || !c.Numbers.Present() {
 		t.Errorf("a secondary metric: %s, numbers %v", c.Direction, c.Numbers.Present())
 	}

@@ -19,9 +19,13 @@ func (c *draft) add(x *index, code matrix.Reason, detail string, evidence ...str
 // judge collects every reason of one cell.
 func (c *draft) judge(x *index, id matrix.CellID) error {
 	c.reasons = slices.Clone(c.pairing.reasons)
-	n := len(c.primary.d)
 	if c.primary.broken != "" {
 		c.add(x, matrix.HarnessFault, c.primary.broken)
+	}
+	c.class(x)
+	n := len(c.primary.d)
+	if c.withheld {
+		n = c.pairing.grids[x.primary].tally.N // the blocks are there, the metric cannot be shown from them
 	}
 	for _, r := range CountReasons(n) {
 		detail := fmt.Sprintf("%d valid blocks on the primary grid, %d needed", n, minBlocks)
@@ -35,7 +39,6 @@ func (c *draft) judge(x *index, id matrix.CellID) error {
 			c.add(x, matrix.OperatorHold, h.Why)
 		}
 	}
-	c.class(x)
 	if err := c.noise(x); err != nil {
 		return err
 	}
@@ -55,11 +58,13 @@ func (c *draft) class(x *index) {
 		}
 	case matrix.ClassITL:
 		if id := firstLeg(g, func(l *leg) bool { return slices.Contains(l.gate.Flags, gates.FlagITLCoalesced) }); id != "" {
+			c.withheld = true
 			c.add(x, matrix.ITLCoalesced, "per-token gaps cannot be derived", id)
 		}
 	case matrix.ClassTail:
 		floor, err := stats.TailFloor(c.metric.Percentile)
 		if err != nil {
+			c.withheld = true
 			c.add(x, matrix.TailUndersampled, err.Error())
 			return
 		}
@@ -67,7 +72,7 @@ func (c *draft) class(x *index) {
 		id := firstLeg(g, func(l *leg) bool {
 			k := 0
 			for _, rep := range l.rec.Repetitions {
-				k += len(rep.Requests)
+				k += rep.Planned // of a valid leg every planned request was answered
 			}
 			if least < 0 || k < least {
 				least = k
@@ -75,6 +80,7 @@ func (c *draft) class(x *index) {
 			return k < floor
 		})
 		if id != "" {
+			c.withheld = true
 			c.add(x, matrix.TailUndersampled, fmt.Sprintf("%d requests in a leg, p%d needs %d", least, c.metric.Percentile, floor), id)
 		}
 	}
@@ -179,7 +185,9 @@ func (x *index) cleared(label string) bool {
 // across judges the other grids against the primary one (protocol §6).
 func (c *draft) across(x *index) error {
 	if len(c.primary.d) == 0 {
-		c.add(x, matrix.SingleGrid, "no grid has a valid block")
+		if !c.withheld {
+			c.add(x, matrix.SingleGrid, "no grid has a valid block")
+		}
 		return nil
 	}
 	bounds := []stats.Bounds{}
