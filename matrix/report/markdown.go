@@ -78,7 +78,11 @@ func (d *doc) section(s section) {
 			for i, g := range l.Grids {
 				arms += fmt.Sprintf("<br>grid %d: %s", i+1, md(armList(g)))
 			}
-			d.row(md(l.Point), md(metricUnit(l)), l.Verdict, md(l.Says()), l.Ratio, strings.NewReplacer("[", `\[`, "]", `\]`).Replace(l.Interval), arms, l.Blocks, md(strings.Join(l.Reasons, ", ")))
+			why := md(strings.Join(l.Reasons, ", "))
+			for _, n := range append(l.Notes, l.Cell.Annotated...) {
+				why += "<br>" + md(n)
+			}
+			d.row(md(l.Point), md(metricUnit(l)), l.Verdict, md(l.Says()), l.Ratio, strings.NewReplacer("[", `\[`, "]", `\]`).Replace(l.Interval), arms, l.Blocks, why)
 		}
 		d.put("\n")
 	}

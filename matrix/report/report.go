@@ -144,12 +144,16 @@ type line struct {
 	Arms      []arm
 	Grids     [][]arm
 	Reasons   []string // codes, all of them
+	Notes     []string // what withholds or voids the cell, and what must be run again (protocol §4.5)
 }
 
 func lineOf(c matrix.Cell) line {
 	l := line{Cell: c, Point: clean(c.ID.Point), Metric: clean(c.ID.Metric), Unit: clean(c.Metric.Unit), Verdict: c.Verdict.String()}
 	for _, r := range c.Reasons {
 		l.Reasons = append(l.Reasons, clean(string(r.Code)))
+		if v, err := r.Code.Verdict(); err == nil && v >= matrix.Withheld {
+			l.note(r)
+		}
 	}
 	n, ok := c.Numbers.Get()
 	if !ok {
@@ -179,6 +183,22 @@ func lineOf(c matrix.Cell) line {
 		}
 	}
 	return l
+}
+
+func (l *line) note(r matrix.CellReason) {
+	parts := []string{}
+	if r.Detail != "" {
+		parts = append(parts, r.Detail)
+	}
+	if len(r.Evidence) > 0 {
+		parts = append(parts, "evidence: "+strings.Join(r.Evidence, ", "))
+	}
+	if r.Next != "" {
+		parts = append(parts, "next: "+r.Next)
+	}
+	if len(parts) > 0 {
+		l.Notes = append(l.Notes, clean(string(r.Code)+": "+strings.Join(parts, "; ")))
+	}
 }
 
 // Says is the direction in full, empty where none may be said.

@@ -107,6 +107,8 @@ func sample() matrix.Report {
 	}
 	add("llamacpp", "ours", "c1", 0, matrix.NotReproduced, matrix.DirNone, matrix.Some(matrix.Numbers{Grids: [][]matrix.ArmSummary{arms("llamacpp", "ours", 11.3646, 9.366), arms("llamacpp", "ours", 11.25, 10.756)}}), matrix.GridShiftArm, matrix.GridShiftRatio)
 	add("llamacpp", "ours", "c8", 0, matrix.Withheld, matrix.DirNone, none, matrix.EngineVoidOnRecord, matrix.SingleGrid)
+	last := &r.Cells[len(r.Cells)-1].Reasons[0]
+	last.Detail, last.Evidence, last.Next = "12 of 48 requests failed at c8", []string{"g1-l7"}, "run again with a build whose fingerprint differs: 21 loads"
 	add("llamacpp", "sglang", "c1", 0, matrix.Void, matrix.DirNone, none, matrix.NoValidBlock)
 	r.Cells = append(r.Cells, matrix.Cell{ID: matrix.CellID{Pair: matrix.NewPair("llamacpp", "vllm")}, Verdict: matrix.NotComparable, Direction: matrix.DirNone, Reasons: reasons(matrix.NoCommonQuant)})
 	return r
@@ -172,7 +174,7 @@ func TestNothingLost(t *testing.T) {
 			}
 		}
 		if name != "report.csv" {
-			for _, s := range []string{"GGUF only", "out", "energy", "reboot", "CUDA out of memory", "2 of 48"} {
+			for _, s := range []string{"GGUF only", "out", "energy", "reboot", "CUDA out of memory", "2 of 48", "whose fingerprint differs"} {
 				if !strings.Contains(text, s) {
 					t.Errorf("%s lacks %q", name, s)
 				}

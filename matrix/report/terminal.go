@@ -81,6 +81,9 @@ func (p *page) cell(l line) {
 		says = strings.TrimSuffix(d+": "+says, ": ")
 	}
 	p.wrap(indent, says)
+	for _, n := range l.Notes {
+		p.wrap(indent, n)
+	}
 	for _, a := range l.Cell.Annotated {
 		p.wrap(indent+"note: ", clean(a))
 	}

@@ -64,7 +64,7 @@ func TestStartObserveStop(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for name, want := range map[string]string{matrix.FactVersion: "SIMULATED-simulated-1.0", matrix.FactCommit: "abc", matrix.FactComputeDtype: "float32",
+			for name, want := range map[string]string{matrix.FactVersion: "SIMULATED-1.0", matrix.FactCommit: "abc", matrix.FactComputeDtype: "float32",
 				matrix.FactQuantization: "bf16", matrix.FactContextTokens: "256", matrix.FactConcurrency: "4", matrix.FactPrefixCache: "off", matrix.FactKVDtype: "bfloat16"} {
 				f, ok := ready.Facts.Get(name)
 				if !ok || f.Value != want || f.Standing != matrix.Observed || f.Where == "" {

@@ -6,7 +6,6 @@ type shape struct {
 	owner       string // of the model card
 	server      string // Server header
 	contentType string // of a stream
-	fingerprint func(version string) string
 	// chunk is one event of a stream; choice is nil for the usage chunk.
 	chunk  func(r *request, choice object, usage object) object
 	choice func(r *request, c content) object
@@ -57,7 +56,6 @@ func optionalIDs(r *request, ids []int) any {
 func vllm() shape {
 	return shape{
 		owner: "vllm", server: "uvicorn", contentType: "text/event-stream; charset=utf-8",
-		fingerprint: func(v string) string { return "vllm-" + v },
 		chunk: func(r *request, choice, usage object) object {
 			o := object{"id", r.id, "object", r.named(true), "created", r.created, "model", r.model, "choices", choices(choice)}
 			if choice != nil && r.chat && r.events == 0 {
@@ -119,7 +117,6 @@ func vllm() shape {
 func sglang() shape {
 	return shape{
 		owner: "sglang", server: "uvicorn", contentType: "text/event-stream; charset=utf-8",
-		fingerprint: func(v string) string { return "sglang-" + v },
 		chunk: func(r *request, choice, usage object) object {
 			o := object{"id", r.id, "object", r.named(true), "created", r.created, "model", r.model, "choices", choices(choice)}
 			if choice == nil {
@@ -189,7 +186,6 @@ func sglang() shape {
 func llamacpp() shape {
 	return shape{
 		owner: "llamacpp", server: "llama.cpp", contentType: "text/event-stream", inFinish: true,
-		fingerprint: func(v string) string { return "b" + v },
 		chunk: func(r *request, choice, usage object) object {
 			o := object{"choices", choices(choice), "created", r.created, "model", r.model, "system_fingerprint", r.fingerprint, "object", r.named(true)}
 			if usage != nil {
@@ -228,7 +224,6 @@ func llamacpp() shape {
 func vllmcpp() shape {
 	return shape{
 		owner: "vllm", contentType: "text/event-stream",
-		fingerprint: func(v string) string { return "vllmcpp-" + v },
 		chunk: func(r *request, choice, usage object) object {
 			o := object{"choices", choices(choice), "created", r.created, "id", r.id, "model", r.model, "object", r.named(true)}
 			if usage != nil {

@@ -73,7 +73,7 @@ func (s *Server) generate(w http.ResponseWriter, hr *http.Request) {
 // prepare fills in what the answer says of itself.
 func (s *Server) prepare(r *request, n int64) {
 	r.created = int(time.Now().Unix())
-	r.fingerprint = s.shape.fingerprint(s.Version())
+	r.fingerprint = s.p.Dialect + "-simulated-" + s.p.Config.Version
 	r.id = s.requestID(r, n)
 	s.promptTotal.Add(int64(len(r.prompt)))
 	switch r.fault {

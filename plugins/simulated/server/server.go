@@ -79,7 +79,7 @@ func orOne(x float64) float64 {
 func (s *Server) Version() string { return s.p.Config.StampedVersion() }
 
 // StampedVersion is the version with the stamp.
-func (c Config) StampedVersion() string { return "SIMULATED-simulated-" + c.Version }
+func (c Config) StampedVersion() string { return "SIMULATED-" + c.Version }
 
 func (s *Server) model() string {
 	if s.p.ServesModel != "" {

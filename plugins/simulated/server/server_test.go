@@ -210,7 +210,7 @@ func TestStamp(t *testing.T) {
 		hs := start(t, params(d))
 		for _, body := range []string{`{"model":"m","prompt":"x","max_tokens":2}`, `{"model":"m","prompt":"x","max_tokens":2,"stream":true,"stream_options":{"include_usage":true}}`} {
 			_, text, err := post(t, hs, "/v1/completions", body)
-			if err != nil || !strings.Contains(text, "SIMULATED-simulated") {
+			if err != nil || !strings.Contains(text, d+"-simulated-1.0") {
 				t.Errorf("%s: %s %v", d, text, err)
 			}
 		}
