@@ -19,7 +19,6 @@ func sampling() map[string]any {
 func dialectOf(base, model string, granted matrix.Limits, added int) matrix.Dialect {
 	d := openai.BaseDialect(base, model)
 	body := sampling()
-	body["ignore_eos"] = true
 	body["timings_per_token"] = true
 	body["sse_ping_interval"] = -1
 	d.Body = body
