@@ -22,6 +22,7 @@ type Locator struct {
 	Path       string // file or directory; of a split GGUF any one part
 	Repository string // ORG/NAME
 	Revision   string // branch, tag, commit or a unique prefix of a commit (7 digits or more)
+	File       string // of the repository, where it holds several models: one GGUF
 }
 
 // String is the form that ParseLocator reads.
@@ -29,12 +30,16 @@ func (l Locator) String() string {
 	if l.Repository == "" {
 		return l.Path
 	}
-	return "hf:" + l.Repository + "@" + l.Revision
+	s := "hf:" + l.Repository + "@" + l.Revision
+	if l.File != "" {
+		s += ":" + l.File
+	}
+	return s
 }
 
 var repository = regexp.MustCompile(`^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$`)
 
-// ParseLocator reads "hf:ORG/NAME@REV" or a path. A repository without a revision is an error: "main" moves.
+// ParseLocator reads "hf:ORG/NAME@REV", "hf:ORG/NAME@REV:FILE" or a path. A repository without a revision is an error: "main" moves.
 func ParseLocator(s string) (Locator, error) {
 	rest, ok := strings.CutPrefix(s, "hf:")
 	if !ok {
@@ -44,16 +49,19 @@ func ParseLocator(s string) (Locator, error) {
 		return Locator{Path: s}, nil
 	}
 	repo, rev, ok := strings.Cut(rest, "@")
+	rev, file, _ := strings.Cut(rev, ":")
 	if !ok || rev == "" {
 		return Locator{}, fmt.Errorf("artifact locator %q: no revision: write hf:ORG/NAME@REVISION", s)
 	}
 	if !repository.MatchString(repo) || strings.Contains(repo, "..") {
 		return Locator{}, fmt.Errorf("artifact locator %q: %q is not ORG/NAME", s, repo)
 	}
-	if strings.HasPrefix(rev, "/") || slices.Contains(strings.Split(rev, "/"), "..") {
-		return Locator{}, fmt.Errorf("artifact locator %q: %q is not a revision", s, rev)
+	for _, part := range []string{rev, file} {
+		if strings.HasPrefix(part, "/") || slices.Contains(strings.Split(part, "/"), "..") {
+			return Locator{}, fmt.Errorf("artifact locator %q: %q leaves the repository", s, part)
+		}
 	}
-	return Locator{Repository: repo, Revision: rev}, nil
+	return Locator{Repository: repo, Revision: rev, File: file}, nil
 }
 
 // HubDir returns the hub directory of the Hugging Face cache as huggingface_hub finds it: HF_HUB_CACHE,
@@ -96,7 +104,10 @@ func locate(loc Locator, hub string) (found, error) {
 		if err != nil {
 			return f, err
 		}
-		path, f.revision, f.name = dir, rev, loc.Repository
+		path, f.revision, f.name = filepath.Join(dir, filepath.FromSlash(loc.File)), rev, loc.Repository
+		if loc.File != "" {
+			f.name = loc.File
+		}
 	}
 	real, links, err := resolve(path)
 	if err != nil {

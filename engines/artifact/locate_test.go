@@ -19,6 +19,7 @@ func TestParseLocator(t *testing.T) {
 	for in, want := range map[string]Locator{
 		"/models/x":                        {Path: "/models/x"},
 		"hf:Qwen/Qwen3.8-27B@1d4bf0f2":     {Repository: "Qwen/Qwen3.8-27B", Revision: "1d4bf0f2"},
+		"hf:a/b-GGUF@main:b-Q4_K_M.gguf":   {Repository: "a/b-GGUF", Revision: "main", File: "b-Q4_K_M.gguf"},
 		"hf:nvidia/Qwen3.6-27B-NVFP4@pr/1": {Repository: "nvidia/Qwen3.6-27B-NVFP4", Revision: "pr/1"},
 	} {
 		got, err := ParseLocator(in)
@@ -26,7 +27,7 @@ func TestParseLocator(t *testing.T) {
 			t.Errorf("%s: %+v %v", in, got, err)
 		}
 	}
-	for _, bad := range []string{"", "hf:Qwen/Qwen3", "hf:Qwen@main", "hf:../etc@main", "hf:a/b@../../x", "hf:a/b@/etc", "hf:a/b/c@main"} {
+	for _, bad := range []string{"", "hf:Qwen/Qwen3", "hf:Qwen@main", "hf:../etc@main", "hf:a/b@../../x", "hf:a/b@/etc", "hf:a/b/c@main", "hf:a/b@main:../x"} {
 		if got, err := ParseLocator(bad); err == nil {
 			t.Errorf("%q was taken for %+v", bad, got)
 		}
@@ -111,9 +112,26 @@ func TestHubSnapshot(t *testing.T) {
 		t.Error("a repository was opened without a cache")
 	}
 
+	// A repository of several GGUFs, one of them named; the file keeps its name, not its blob's.
+	writeGGUF(t, filepath.Join(dir, "models--a--b-GGUF/blobs/one"), ggufModel("qwen3", 7), blocks(8, 8))
+	for _, name := range []string{"b-Q8_0.gguf", "b-Q8_0-again.gguf"} {
+		link(t, "../../blobs/one", filepath.Join(dir, "models--a--b-GGUF/snapshots", commitA, name))
+	}
+	loc, err := ParseLocator("hf:a/b-GGUF@" + commitA + ":b-Q8_0.gguf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, r, err := Open(t.Context(), loc, Options{HubDir: dir}); err != nil || len(m.Files) != 1 || m.Files[0].Path != "b-Q8_0.gguf" || len(m.Contradicts) != 0 {
+		t.Errorf("%+v %+v %v", m, r, err)
+	}
+	loc.File = ""
+	if _, _, err := Open(t.Context(), loc, Options{HubDir: dir}); err == nil || !strings.Contains(err.Error(), "several GGUF models") {
+		t.Errorf("%v", err)
+	}
+
 	// bugs.md N14: one unfinished blob refuses the whole repository.
 	writeFile(t, filepath.Join(dir, "models--Qwen--Qwen3.8-27B/blobs/abc.incomplete"), "1234567")
-	_, _, err := open("main")
+	_, _, err = open("main")
 	if r, ok := errors.AsType[*Refusal](err); !ok || r.Code != Incomplete || !strings.Contains(err.Error(), "7 bytes are there") {
 		t.Errorf("unfinished blob: %v", err)
 	}

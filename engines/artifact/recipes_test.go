@@ -293,3 +293,19 @@ func TestNames(t *testing.T) {
 		t.Errorf("base: %s %s %s", base("Q4_K_M"), base("MXFP4_MOE"), base("q8_0"))
 	}
 }
+
+// The model of this repository in its four forms, which llama-quantize and a safetensors writer made: same parameters, each
+// what its name says, nothing contradicted.
+func TestTinyQwen3(t *testing.T) {
+	const root = "../../testdata/models/tiny-qwen3"
+	for path, want := range map[string]string{"hf": "bf16", "tiny-qwen3-bf16.gguf": "bf16", "tiny-qwen3-q8_0.gguf": "q8_0", "tiny-qwen3-q4_k_m.gguf": "q4_k_m"} {
+		m, _, err := Open(t.Context(), Locator{Path: filepath.Join(root, path)}, Options{})
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if m.Quantization != want || m.Tensors != 47 || m.Parameters != 2_525_952 || len(m.Contradicts) != 0 || m.Drafter || !m.Tokenizer.Present() || !m.ChatTemplate.Present() || len(m.SHA256) != 64 {
+			t.Errorf("%s: %+v", path, m)
+		}
+	}
+}

@@ -80,7 +80,7 @@ func (b *box) start(p proc) {
 		if strings.HasSuffix(m, "(deleted)") {
 			n = 999_999
 		}
-		fmt.Fprintf(&maps, "%x-%x %s 00000000 08:01 %d                  %s\n", i*4096, (i+1)*4096, perms, n, m)
+		fmt.Fprintf(&maps, "%x-%x %s 00000000 ff:7f %d                  %s\n", i*4096, (i+1)*4096, perms, n, m)
 	}
 	maps.WriteString("7ffd-7ffe rw-p 00000000 00:00 0                          [stack]\n7fff-8000 rw-p 00000000 00:00 0\n5000-6000 r-xp 00000000 00:01 77       /memfd:jit (deleted)\n")
 	for name, content := range map[string]string{

@@ -33,6 +33,7 @@ type process struct {
 type mapping struct {
 	span    string // start-end, the name in map_files
 	exec    bool
+	dev     uint64
 	inode   uint64
 	path    string
 	deleted bool
@@ -125,8 +126,12 @@ func parseMaps(b []byte) ([]mapping, error) {
 		if err != nil {
 			return nil, fmt.Errorf("line %d: inode %q", n, fields[4])
 		}
+		var major, minor uint32
+		if _, err := fmt.Sscanf(fields[3], "%x:%x", &major, &minor); err != nil {
+			return nil, fmt.Errorf("line %d: device %q", n, fields[3])
+		}
 		path := strings.ReplaceAll(strings.TrimLeft(fields[5], " "), `\012`, "\n")
-		m := mapping{span: fields[0], exec: strings.Contains(fields[1], "x"), inode: inode}
+		m := mapping{span: fields[0], exec: strings.Contains(fields[1], "x"), dev: unix.Mkdev(major, minor), inode: inode}
 		m.path, m.deleted = strings.CutSuffix(path, " (deleted)")
 		if inode != 0 && strings.HasPrefix(m.path, "/") && !anonymous(m.path) {
 			out = append(out, m)
@@ -209,15 +214,12 @@ func (p *process) programArg() int {
 	return i
 }
 
-var helpers = []string{"sh", "bash", "dash", "busybox", "tini", "docker-init", "dumb-init", "catatonit", "sleep", "nvcc", "cicc", "ptxas", "fatbinary", "cudafe++",
-	"gcc", "g++", "cc1", "cc1plus", "collect2", "ld", "as", "clang", "lld", "ninja", "cmake", "make", "git"}
+// helperName are shells, init programs and compilers, with the target and version that compilers carry in their names.
+var helperName = regexp.MustCompile(`^((x86_64|aarch64)-linux-gnu-)?(sh|bash|dash|busybox|tini|docker-init|dumb-init|catatonit|sleep|nvcc|cicc|ptxas|fatbinary|cudafe\+\+|gcc|g\+\+|cc1|cc1plus|collect2|ld|ld\.bfd|as|clang|clang\+\+|lld|ninja|cmake|make|git)(-\d+(\.\d+)*)?$`)
 
-// helper tells shells, init programs and compilers that a tree holds for a while: they do not serve, and a build that included
-// them would change from one moment to the next.
-func (p *process) helper() bool {
-	name, _, _ := strings.Cut(filepath.Base(p.program), "-1") // gcc-12, clang-18
-	return slices.Contains(helpers, strings.TrimPrefix(strings.TrimPrefix(name, "x86_64-linux-gnu-"), "aarch64-linux-gnu-"))
-}
+// helper tells processes that a tree holds for a while and that do not serve: a build that included them would change from one
+// moment to the next.
+func (p *process) helper() bool { return helperName.MatchString(filepath.Base(p.program)) }
 
 // links resolves path below root, component by component, and returns the real path as seen from root and the links on the
 // way. Absolute links start again at root, so that a container's path stays in its container.

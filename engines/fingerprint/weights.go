@@ -6,8 +6,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"enginebroker/matrix"
 )
@@ -63,16 +66,28 @@ func Weights(proc string, pids []int, files []string) (Proof, error) {
 	if len(files) == 0 {
 		return Proof{}, errors.New("fingerprint: no weight files given")
 	}
+	want := make([]weight, len(files))
 	var size int64
-	mappedFiles, open := map[string]bool{}, map[string]bool{}
-	inodes := map[uint64]string{}
-	for _, f := range files {
-		st, err := os.Stat(f)
+	for i, f := range files {
+		var st unix.Stat_t
+		if err := unix.Stat(f, &st); err != nil {
+			return Proof{}, fmt.Errorf("fingerprint: weights: %s: %w", f, err)
+		}
+		real, err := filepath.EvalSymlinks(f)
 		if err != nil {
 			return Proof{}, fmt.Errorf("fingerprint: weights: %w", err)
 		}
-		size += st.Size()
-		inodes[inode(f)] = f
+		want[i] = weight{dev: uint64(st.Dev), inode: st.Ino, path: f, real: real}
+		size += st.Size
+	}
+	held := func(by func(*weight) bool) int {
+		n := 0
+		for i := range want {
+			if by(&want[i]) {
+				n++
+			}
+		}
+		return n
 	}
 	var read int64
 	argv := ""
@@ -81,12 +96,8 @@ func Weights(proc string, pids []int, files []string) (Proof, error) {
 		if err != nil {
 			return Proof{}, err
 		}
-		for _, m := range p.maps {
-			if f, ok := inodes[m.inode]; ok && filepath.Base(m.path) != "" {
-				mappedFiles[f] = true
-			}
-		}
-		if err := p.openFiles(inodes, open); err != nil {
+		p.mapsOf(want)
+		if err := p.openOf(want); err != nil {
 			return Proof{}, err
 		}
 		n, err := p.readBytes()
@@ -95,34 +106,62 @@ func Weights(proc string, pids []int, files []string) (Proof, error) {
 		}
 		read += n
 		for _, a := range p.argv {
-			if argv == "" && p.names(a, files) {
+			if argv == "" && p.names(a, want) {
 				argv = a
 			}
 		}
 	}
+	mapped, open := held(func(w *weight) bool { return w.mapped }), held(func(w *weight) bool { return w.open })
 	switch {
-	case len(mappedFiles) == len(inodes):
-		return Proof{RungMappings, fmt.Sprintf("%d of %d files mapped", len(mappedFiles), len(inodes))}, nil
-	case len(open) == len(inodes):
-		return Proof{RungOpenFiles, fmt.Sprintf("%d of %d files open", len(open), len(inodes))}, nil
+	case mapped == len(want):
+		return Proof{RungMappings, fmt.Sprintf("%d of %d files mapped", mapped, len(want))}, nil
+	case open == len(want):
+		return Proof{RungOpenFiles, fmt.Sprintf("%d of %d files open", open, len(want))}, nil
 	case read >= size:
 		return Proof{RungBytesRead, fmt.Sprintf("%d bytes read, the files have %d", read, size)}, nil
-	case argv != "":
-		return Proof{RungArgv, fmt.Sprintf("%s on the command line; %d of %d files mapped, %d of %d bytes read", argv, len(mappedFiles), len(inodes), read, size)}, nil
 	}
-	return Proof{RungNone, fmt.Sprintf("%d of %d files mapped, %d open, %d of %d bytes read", len(mappedFiles), len(inodes), len(open), read, size)}, nil
+	detail := fmt.Sprintf("%d of %d files mapped, %d open, %d of %d bytes read", mapped, len(want), open, read, size)
+	if argv != "" {
+		return Proof{RungArgv, argv + " on the command line; " + detail}, nil
+	}
+	return Proof{RungNone, detail}, nil
 }
 
-// openFiles adds the given files that the process holds open.
-func (p *process) openFiles(inodes map[uint64]string, open map[string]bool) error {
+// weight is one file that is looked for.
+type weight struct {
+	dev, inode   uint64
+	path, real   string
+	mapped, open bool
+}
+
+// mapsOf marks the files that the process has mapped. An inode number alone is not a file: either the device is the same, or,
+// where overlays and volumes hide it, the name.
+func (p *process) mapsOf(want []weight) {
+	for _, m := range p.maps {
+		for i, w := range want {
+			if m.inode == w.inode && (m.dev == w.dev || filepath.Base(m.path) == filepath.Base(w.real)) {
+				want[i].mapped = true
+			}
+		}
+	}
+}
+
+// openOf marks the files that the process holds open.
+func (p *process) openOf(want []weight) error {
 	dir := filepath.Join(p.dir, "fd")
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return p.cannot(err)
 	}
 	for _, e := range entries {
-		if f, ok := inodes[inode(filepath.Join(dir, e.Name()))]; ok {
-			open[f] = true
+		var st unix.Stat_t
+		if unix.Stat(filepath.Join(dir, e.Name()), &st) != nil {
+			continue // closed since
+		}
+		for i, w := range want {
+			if st.Ino == w.inode && uint64(st.Dev) == w.dev {
+				want[i].open = true
+			}
 		}
 	}
 	return nil
@@ -145,13 +184,13 @@ func (p *process) readBytes() (int64, error) {
 	return 0, fmt.Errorf("fingerprint: %s/io has no read_bytes", p.dir)
 }
 
-// names reports whether an argument is one of the files or a directory that holds them all.
-func (p *process) names(arg string, files []string) bool {
+// names reports whether an argument is one of the files, or the directory they lie in.
+func (p *process) names(arg string, want []weight) bool {
 	_, value, joined := strings.Cut(arg, "=")
 	if !joined {
 		value = arg
 	}
-	if !strings.Contains(value, "/") && !strings.Contains(value, ".") {
+	if !strings.ContainsAny(value, "/.") {
 		return false
 	}
 	if !filepath.IsAbs(value) {
@@ -159,17 +198,10 @@ func (p *process) names(arg string, files []string) bool {
 	}
 	value = p.inside(value)
 	real, err := filepath.EvalSymlinks(value)
-	if err != nil || real == "/" {
+	if err != nil {
 		return false
 	}
-	for _, f := range files {
-		r, err := filepath.EvalSymlinks(f)
-		if err == nil && (r == real || f == value) {
-			return true
-		}
-		if filepath.Dir(f) == value || err == nil && filepath.Dir(r) == real {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(want, func(w weight) bool {
+		return w.real == real || w.path == value || filepath.Dir(w.path) == value || filepath.Dir(w.real) == real
+	})
 }

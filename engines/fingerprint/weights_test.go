@@ -40,6 +40,15 @@ func TestWeights(t *testing.T) {
 			t.Errorf("%d: %+v %v, want %s", i, got, err, c.want)
 		}
 	}
+	// The inode number of a weight file on another device, under another name, proves nothing.
+	b.must(os.MkdirAll(filepath.Join(b.root, "other"), 0o755))
+	for i, f := range files {
+		b.must(os.Link(f, filepath.Join(b.root, "other", fmt.Sprint(i))))
+	}
+	b.start(proc{pid: 10, exe: "/srv/server", maps: []string{"r:/other/0", "r:/other/1"}})
+	if got, err := Weights(b.proc, []int{10}, files); err != nil || got.Rung != RungNone {
+		t.Errorf("%+v %v", got, err)
+	}
 	// Files that two processes hold together are all held.
 	b.start(proc{pid: 11, exe: "/srv/server", maps: []string{"r:/models/m/a.safetensors"}})
 	b.start(proc{pid: 12, exe: "/srv/server", maps: []string{"r:/models/m/b.safetensors"}})
