@@ -55,16 +55,21 @@ func (c *Client) Preflight(ctx context.Context, r matrix.StartRequest, progress 
 	return received(ctx, c.exited, err, func(d dec) matrix.PreflightResult { return d.preflight(last.GetResult()) })
 }
 
-// Start implements engines.Engine.
+// Start implements engines.Engine. Cancelled, it stops a server whose readiness was on its way, for at most DefaultStop.
 func (c *Client) Start(ctx context.Context, r matrix.StartRequest, progress func(matrix.Progress)) (matrix.Ready, error) {
 	launch, err := encoding(func(e enc) *enginev1.Launch { return e.launch(r) })
 	if err != nil {
 		return matrix.Ready{}, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	call, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := c.rpc.Start(ctx, &enginev1.StartRequest{Launch: launch})
+	stream, err := c.rpc.Start(call, &enginev1.StartRequest{Launch: launch})
 	last, err := lastEvent(stream, err, progress)
+	if err != nil && ctx.Err() != nil {
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), DefaultStop)
+		defer cancel()
+		_, _ = c.Stop(stop, DefaultStop) // not started is what it should say
+	}
 	return received(ctx, c.exited, err, func(d dec) matrix.Ready { return d.ready(last.GetReady()) })
 }
 

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -52,13 +53,23 @@ func (s *engineServer) Preflight(r *enginev1.PreflightRequest, stream grpc.Serve
 }
 
 func (s *engineServer) Start(r *enginev1.StartRequest, stream grpc.ServerStreamingServer[enginev1.StartResponse]) error {
-	return events(r.GetLaunch(), stream, s.engine.Start,
+	return events(r.GetLaunch(), stream, s.start,
 		func(p *enginev1.Progress) *enginev1.StartResponse {
 			return &enginev1.StartResponse{Event: &enginev1.StartResponse_Progress{Progress: p}}
 		},
 		func(e enc, r matrix.Ready) *enginev1.StartResponse {
 			return &enginev1.StartResponse{Event: &enginev1.StartResponse_Ready{Ready: e.ready(r)}}
 		})
+}
+
+// start stops a server that became ready after nobody waits for it any more.
+func (s *engineServer) start(ctx context.Context, r matrix.StartRequest, progress func(matrix.Progress)) (matrix.Ready, error) {
+	ready, err := s.engine.Start(ctx, r, progress)
+	if err == nil && ctx.Err() != nil {
+		_, stopErr := s.engine.Stop(context.WithoutCancel(ctx), DefaultStop)
+		return matrix.Ready{}, errors.Join(ctx.Err(), stopErr)
+	}
+	return ready, err
 }
 
 func (s *engineServer) Observe(ctx context.Context, _ *enginev1.ObserveRequest) (*enginev1.ObserveResponse, error) {

@@ -155,7 +155,7 @@ func TestProgress(t *testing.T) {
 
 func TestCancelReachesTheAdapter(t *testing.T) {
 	began, ended := make(chan struct{}), make(chan error, 1)
-	c := client(t, &scripted{start: func(ctx context.Context, _ matrix.StartRequest, _ func(matrix.Progress)) (matrix.Ready, error) {
+	c := client(t, &scripted{stop: notStarted, start: func(ctx context.Context, _ matrix.StartRequest, _ func(matrix.Progress)) (matrix.Ready, error) {
 		close(began)
 		<-ctx.Done()
 		ended <- ctx.Err()
@@ -169,6 +169,38 @@ func TestCancelReachesTheAdapter(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("the adapter saw %v", err)
 	}
+}
+
+func notStarted(time.Duration) (matrix.Stopped, error) {
+	return matrix.Stopped{}, engines.ErrNotStarted
+}
+
+// TestReadyThatNobodyWaitsFor stops a server whose adapter did not look at its context.
+func TestReadyThatNobodyWaitsFor(t *testing.T) {
+	began, cancelled, stopped := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	stops := 0
+	c := client(t, &scripted{
+		start: func(ctx context.Context, _ matrix.StartRequest, _ func(matrix.Progress)) (matrix.Ready, error) {
+			close(began)
+			<-ctx.Done()
+			<-cancelled // the client's own Stop came first and found nothing
+			return matrix.Ready{}, nil
+		},
+		stop: func(time.Duration) (matrix.Stopped, error) {
+			if stops++; stops == 1 {
+				close(cancelled)
+				return matrix.Stopped{}, engines.ErrNotStarted
+			}
+			close(stopped)
+			return matrix.Stopped{How: "kill", PortFree: true}, nil
+		},
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-began; cancel() }()
+	if _, err := c.Start(ctx, matrix.StartRequest{}, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	<-stopped
 }
 
 func TestPanicIsAnAnswer(t *testing.T) {
