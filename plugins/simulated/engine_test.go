@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"enginebroker/engines"
+	"enginebroker/engines/enginetest"
 	"enginebroker/engines/process"
 	"enginebroker/matrix"
 	"enginebroker/plugins/simulated/server"
@@ -185,6 +186,13 @@ func TestDescribe(t *testing.T) {
 	if err != nil || len(bad) != 2 {
 		t.Errorf("%v %v", bad, err)
 	}
+}
+
+func TestConformance(t *testing.T) {
+	r := request(t)
+	enginetest.Run(t, enginetest.Config{New: func() engines.Engine { return New() },
+		Settings: engines.Settings{"ttft": "1ms", "itl": "1ms"}, Bad: engines.Settings{"itl": "x", "nonsense": "y"},
+		Request: matrix.StartRequest{ModelName: "m", Artifact: r.Artifact, Policy: r.Policy, Limits: r.Limits, ReadyLimit: r.ReadyLimit}})
 }
 
 func TestCarry(t *testing.T) {
