@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"enginebroker/matrix"
@@ -137,12 +136,17 @@ func writeBaseline(path string, b Baseline) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
+	if err := writeShared(path, data); err != nil {
+		return fmt.Errorf("baseline: %w", err)
 	}
+	return nil
+}
+
+// writeShared replaces the text of a file that users of the box share.
+func writeShared(path string, data []byte) error {
 	f, err := openShared(path)
 	if err != nil {
-		return fmt.Errorf("baseline: %w", err)
+		return err
 	}
 	if err := f.Truncate(0); err != nil {
 		return errors.Join(err, f.Close())

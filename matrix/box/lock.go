@@ -162,3 +162,16 @@ func (b *Box) self() (matrix.Process, error) {
 	}
 	return matrix.Process{PID: pid, StartTime: s.start, BootID: b.bootID}, nil
 }
+
+// holder is who holds the box now, absent for nobody.
+func (b *Box) holder() matrix.Opt[Holder] {
+	f, err := os.Open(b.runtimePath("lock"))
+	if err != nil {
+		return matrix.Opt[Holder]{}
+	}
+	defer f.Close()
+	if h, ok := readHolder(f); ok && b.alive(h.Process) {
+		return matrix.Some(h)
+	}
+	return matrix.Opt[Holder]{}
+}

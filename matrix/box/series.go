@@ -19,9 +19,10 @@ var gpuFields = []string{
 	matrix.FieldSMClock, matrix.FieldMemClock, matrix.FieldUtilization, matrix.FieldPower, matrix.FieldEnergy,
 	matrix.FieldTemperature, matrix.FieldEventReasons, matrix.FieldMemUsed, matrix.FieldMemFree,
 	matrix.FieldSWThermal, matrix.FieldHWThermal, matrix.FieldPowerBrake, matrix.FieldSWPowerCap, matrix.FieldPState,
+	matrix.FieldProcesses,
 }
 
-const gpuFieldCount = 14
+const gpuFieldCount = 15
 
 // gpuSample is a matrix.Sample without its maps: a watch keeps hours of them.
 type gpuSample struct {
@@ -32,7 +33,7 @@ type gpuSample struct {
 	foreign   int    // processes on the card that are not ours
 	unmatched int    // processes on the card that this /proc does not show
 	values    [gpuFieldCount]int64
-	why       [gpuFieldCount]matrix.ReadingStatus // where there is no value
+	why       [gpuFieldCount]matrix.ReadingStatus // where there is no value; empty where the field was not due
 }
 
 var fieldIndex = func() map[string]int {
@@ -55,8 +56,7 @@ func compact(in matrix.Sample, classify func(pid int) ownership) gpuSample {
 		r, ok := in.Fields[name]
 		v, has := r.Value.Get()
 		switch {
-		case !ok:
-			out.why[i] = matrix.ReadingAbsent
+		case !ok: // counters do not come with every sample
 		case r.Status == matrix.ReadingValue && has:
 			out.values[i] = v
 			out.present |= 1 << i
@@ -140,28 +140,83 @@ func spread[T any](in []T, before, after *T) []T {
 	return out
 }
 
-// counterDelta is what a counter moved from the first to the last sample that has it. A counter that fell was reset by a
-// driver reload: then nothing is known.
-func counterDelta(s []gpuSample, field string) (int64, bool) {
-	var first, last int64
-	n := 0
-	for _, x := range s {
-		v, ok := x.value(field)
-		if !ok {
-			continue
-		}
-		if n == 0 {
-			first = v
-		} else if v < last {
+// counterDelta is what a counter moved over a window and to the nearest readings around it. A counter that fell was reset
+// by a driver reload: then nothing is known.
+func counterDelta(all []gpuSample, field string, start, end int64) (int64, bool) {
+	s := spread(between(having(all, field), gpuAt, start, end))
+	if len(s) < 2 {
+		return 0, false
+	}
+	last, _ := s[0].value(field)
+	first := last
+	for _, x := range s[1:] {
+		v, _ := x.value(field)
+		if v < last {
 			return 0, false
 		}
 		last = v
-		n++
 	}
-	return last - first, n >= 2
+	return last - first, true
 }
 
-// at interpolates a counter between two samples.
+// having returns the samples that have a value of the field.
+func having(all []gpuSample, field string) []gpuSample {
+	var out []gpuSample
+	for _, x := range all {
+		if _, ok := x.value(field); ok {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// energy is the energy of exactly [start, end] in mJ: the counter's readings, carried to the ends with the power readings
+// that lie between, because the counter is read only every few seconds and a window begins and ends under load.
+func energy(all []gpuSample, start, end int64) (int64, bool) {
+	counter, power := having(all, matrix.FieldEnergy), having(all, matrix.FieldPower)
+	if len(counter) == 0 || len(power) == 0 {
+		return 0, false
+	}
+	at := func(t int64) float64 {
+		from := counter[0]
+		for _, x := range counter {
+			if x.at <= t {
+				from = x
+			}
+		}
+		e, _ := from.value(matrix.FieldEnergy)
+		return float64(e) + work(power, from.at, t)
+	}
+	if _, ok := counterDelta(all, matrix.FieldEnergy, start, end); !ok {
+		return 0, false
+	}
+	d := at(end) - at(start)
+	return int64(math.Round(d)), d >= 0
+}
+
+// work is the integral of the power readings from one time to a later or earlier one, in mJ; a reading holds until the next.
+func work(power []gpuSample, from, to int64) float64 {
+	if to < from {
+		return -work(power, to, from)
+	}
+	var sum float64
+	for i, x := range power {
+		a, b := x.at, int64(math.MaxInt64)
+		if i == 0 {
+			a = math.MinInt64
+		}
+		if i+1 < len(power) {
+			b = power[i+1].at
+		}
+		if lo, hi := max(a, from), min(b, to); hi > lo {
+			mw, _ := x.value(matrix.FieldPower)
+			sum += float64(mw) * float64(hi-lo) / 1e9
+		}
+	}
+	return sum
+}
+
+// interpolate reads a counter between two samples.
 func interpolate(t, t0, t1, v0, v1 int64) float64 {
 	if t1 <= t0 {
 		return float64(v1)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,9 +17,9 @@ import (
 
 const (
 	hostEvery    = time.Second
-	resumeEvery  = time.Second // a telemetry stream that broke is opened again after this
-	lastReading  = 2 * time.Second
-	keepPerTrack = 80_000 // samples of each kind: more than 2 h at 10 Hz, about 20 MiB
+	resumeEvery  = time.Second     // a telemetry stream that broke is opened again after this
+	lastReading  = 4 * time.Second // telemetry reads counters every 3 s
+	keepPerTrack = 80_000          // samples of each kind: more than 2 h at 10 Hz, about 20 MiB
 )
 
 // Watch samples one engine's life: the host once a second, MemAvailable in a thread of its own, the GPU at the telemetry
@@ -94,7 +95,7 @@ func (w *Watch) Trip() matrix.Opt[Trip] {
 }
 
 // Window returns what the box showed between two CLOCK_MONOTONIC stamps, and a writer of the raw samples (JSON lines).
-// heads are [request sent, first token] of each request. It waits up to 2 s for telemetry of the window's end. Facts of
+// heads are [request sent, first token] of each request. It waits up to 4 s for telemetry from after the window's end. Facts of
 // the time before a load (baseline, settling, residency) are Settle's and Evict's.
 func (w *Watch) Window(start, end int64, heads [][2]int64) (matrix.Env, matrix.Opt[matrix.Clock], func(io.Writer) error) {
 	if w.box.profile.Watched {
@@ -118,17 +119,29 @@ func (w *Watch) Window(start, end int64, heads [][2]int64) (matrix.Env, matrix.O
 	return env, clock, w.series.raw(win)
 }
 
-// awaitDevice waits until a reading at or after t arrived, or is known not to come.
+// awaitDevice waits until a reading from after t arrived, counters included where the device has them.
 func (w *Watch) awaitDevice(t int64) {
-	if !w.box.profile.GPU || !w.box.device.Present() {
+	d, ok := w.box.device.Get()
+	if !ok || !w.box.profile.GPU {
 		return
+	}
+	field := matrix.FieldSMClock
+	if d.Fields[matrix.FieldSWThermal] == matrix.ReadingValue {
+		field = matrix.FieldSWThermal
 	}
 	limit := time.NewTimer(lastReading)
 	defer limit.Stop()
 	for {
 		w.mu.Lock()
-		n := len(w.series.gpu)
-		there := n > 0 && w.series.gpu[n-1].at >= t
+		there := false
+		for _, x := range slices.Backward(w.series.gpu) {
+			if _, has := x.value(field); has && x.at >= t {
+				there = true
+			}
+			if there || x.at < t {
+				break
+			}
+		}
 		next := w.arrived
 		w.mu.Unlock()
 		if there {

@@ -79,7 +79,7 @@ func (s *series) hostPart(w window, e *matrix.Env) {
 
 func (s *series) gpuPart(w window, e *matrix.Env) {
 	cannot := func(c matrix.LegCode, why string) { e.Unevaluable = append(e.Unevaluable, unevaluable(c, why)) }
-	in, before, after := between(s.gpu, gpuAt, w.start, w.end)
+	in, _, _ := between(s.gpu, gpuAt, w.start, w.end)
 	if len(in) == 0 {
 		for _, c := range []matrix.LegCode{matrix.ClockThrottled, matrix.ThermalCounter, matrix.Cotenant} {
 			cannot(c, errNoGPU.Error())
@@ -95,16 +95,18 @@ func (s *series) gpuPart(w window, e *matrix.Env) {
 		foreignMost, unmatchedMost = max(foreignMost, x.foreign), max(unmatchedMost, x.unmatched)
 	}
 	// A foreign process is one whatever else there is; none seen says something only where every process could be matched.
-	if foreignMost > 0 || unmatchedMost == 0 {
+	switch {
+	case len(having(in, matrix.FieldProcesses)) == 0:
+		cannot(matrix.Cotenant, "the device lists no processes")
+	case foreignMost > 0 || unmatchedMost == 0:
 		e.ForeignGPU = matrix.Some(int64(foreignMost))
-	} else {
+	default:
 		cannot(matrix.Cotenant, fmt.Sprintf("%d GPU processes belong to another PID namespace", unmatchedMost))
 	}
-	wide := spread(in, before, after)
 	var thermal int64
 	known := 0
-	for _, f := range []string{matrix.FieldSWThermal, matrix.FieldHWThermal, matrix.FieldPowerBrake} {
-		if d, ok := counterDelta(wide, f); ok {
+	for _, f := range thermalFields {
+		if d, ok := counterDelta(s.gpu, f, w.start, w.end); ok {
 			thermal += d
 			known++
 		} else {
@@ -114,13 +116,13 @@ func (s *series) gpuPart(w window, e *matrix.Env) {
 	if known > 0 {
 		e.ThermalDelta = matrix.Some(thermal)
 	}
-	get := func(x gpuSample) (int64, bool) { return x.value(matrix.FieldEnergy) }
-	if d, ok := counterDelta(wide, matrix.FieldEnergy); ok && d >= 0 {
-		if mj, ok := moved(wide, gpuAt, get, w.start, w.end); ok {
-			e.EnergyMilliJoule = matrix.Some(int64(mj + 0.5))
-		}
+	if mj, ok := energy(s.gpu, w.start, w.end); ok {
+		e.EnergyMilliJoule = matrix.Some(mj)
 	}
 }
+
+// thermalFields are the counters that must stand still (protocol §4.1 THERMAL_COUNTER).
+var thermalFields = []string{matrix.FieldSWThermal, matrix.FieldHWThermal, matrix.FieldPowerBrake}
 
 // longestGap is the longest stretch of the window without a fresh reading, in ns.
 func longestGap(in []gpuSample, w window) int64 {

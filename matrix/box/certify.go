@@ -1,0 +1,191 @@
+package box
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"enginebroker/matrix"
+)
+
+const (
+	certifyFor    = 40 * time.Second // gives the 30 busy seconds that a clock record needs (protocol §4.1)
+	certifyBusy   = 30
+	flatSpreadPct = 1.5  // "pinned flat" (protocol §4.5) [own]
+	gb10FloorMHz  = 1400 // below it under load the box is in its low-power state (§4.1)
+	gb10PinMHz    = 2190 // held by every report (protocol §4.7)
+)
+
+// clockState is what the last certification on this boot saw.
+type clockState struct {
+	BootID     string `json:"boot_id"`
+	CeilingMHz int64  `json:"ceiling_mhz"`
+	Flat       bool   `json:"flat"`
+}
+
+// PinState is the method's pin state: none without a GPU's clock, pinned when a load of this boot ran flat under Doctor's
+// eyes, unpinned otherwise. No call of the driver tells it: a lock set at boot shows in no event reason (bugs.md N08).
+func (b *Box) PinState() string {
+	if !b.profile.GPU {
+		return "none"
+	}
+	var c clockState
+	data, err := os.ReadFile(b.runtimePath("clocks.json"))
+	if err == nil && json.Unmarshal(data, &c) == nil && c.BootID == b.bootID && c.Flat {
+		return "pinned"
+	}
+	return "unpinned"
+}
+
+// Ceiling is the highest clock of the busy seconds: the observed ceiling of a box or grid, absent where nothing was busy.
+func Ceiling(clocks ...matrix.Clock) matrix.Opt[int64] {
+	var top matrix.Opt[int64]
+	for _, c := range clocks {
+		for _, s := range c.Seconds {
+			if s.Util > 0 && s.MHz > top.Or(0) {
+				top = matrix.Some(s.MHz)
+			}
+		}
+	}
+	return top
+}
+
+// certifyClocks watches the clock under a load of its own making.
+func (b *Box) certifyClocks(ctx context.Context, d *Diagnosis, c Checks) error {
+	if c.Load == nil {
+		d.add("clocks", StateCannot, "not judged: an idle clock proves nothing (2223 MHz idle became 695 MHz under load on one box)", string(matrix.BoxUncertified), "name an engine and a model, so that doctor can make a load")
+		return nil
+	}
+	if !b.device.Present() {
+		return nil // telemetry has said so
+	}
+	clock, env, tokens, err := b.underLoad(ctx, c.Load)
+	if err != nil {
+		return err
+	}
+	b.judgeClock(d, clock, env, tokens)
+	b.pinAdvice(d, c)
+	return nil
+}
+
+func (b *Box) underLoad(ctx context.Context, load func(context.Context, func([]int)) (int64, error)) (matrix.Opt[matrix.Clock], matrix.Env, int64, error) {
+	var tree slot
+	w, err := b.Watch(ctx, tree.get, func(string) {})
+	if err != nil {
+		return matrix.Opt[matrix.Clock]{}, matrix.Env{}, 0, err
+	}
+	defer w.Close()
+	loading, cancel := context.WithTimeout(ctx, certifyFor)
+	defer cancel()
+	start := b.opt.Now()
+	tokens, err := load(loading, tree.set)
+	if ctx.Err() != nil {
+		return matrix.Opt[matrix.Clock]{}, matrix.Env{}, 0, ctx.Err()
+	}
+	if trip, ok := w.Trip().Get(); ok {
+		return matrix.Opt[matrix.Clock]{}, matrix.Env{}, 0, fmt.Errorf("the memory guard ended the load: %s", trip)
+	}
+	if err != nil && loading.Err() == nil {
+		return matrix.Opt[matrix.Clock]{}, matrix.Env{}, 0, fmt.Errorf("the load failed: %w", err)
+	}
+	env, clock, _ := w.Window(start, b.opt.Now(), nil)
+	return clock, env, tokens, nil
+}
+
+func (b *Box) judgeClock(d *Diagnosis, got matrix.Opt[matrix.Clock], env matrix.Env, tokens int64) {
+	clock, ok := got.Get()
+	if !ok {
+		d.add("clocks", StateCannot, "no clock was read under the load", string(matrix.ClockFewBusy), "see the telemetry lines above")
+		return
+	}
+	d.CeilingMHz = Ceiling(clock)
+	var busy []int64
+	var bits uint64
+	for _, s := range clock.Seconds {
+		bits |= s.Bits
+		if s.Util > 0 {
+			busy = append(busy, s.MHz)
+		}
+	}
+	if tokens == 0 {
+		d.add("clocks", StateCannot, errNoTokens.Error()+": a hung engine looks busy, so its clock is not judged", string(matrix.EngineHung), "see the engine's log")
+		return
+	}
+	if len(busy) < certifyBusy {
+		d.add("clocks", StateCannot, fmt.Sprintf("%d busy seconds, %d are needed", len(busy), certifyBusy), string(matrix.ClockFewBusy), "use a larger model for the check")
+		return
+	}
+	slices.Sort(busy)
+	low, median, high := busy[0], busy[len(busy)/2], busy[len(busy)-1]
+	spread := 100 * float64(high-low) / float64(median)
+	floor := int64(gb10FloorMHz)
+	if b.profile.Name == "nvidia" {
+		floor = clock.MaxMHz.Or(0) / 2
+	}
+	saw := fmt.Sprintf("%d to %d MHz over %d busy seconds (spread %.1f %%), %d tokens", low, high, len(busy), spread, tokens)
+	flat := spread <= flatSpreadPct
+	switch {
+	case median < floor:
+		d.add("clocks", StateCannot, saw+fmt.Sprintf("; below %d MHz under load the box is in its low-power state", floor), string(matrix.ClockDegraded), "take the box off AC power for a minute; a reboot does not cure it")
+	case !flat:
+		d.add("clocks", StateCannot, saw, string(matrix.ClockSpread)+", "+string(matrix.ClockHeadUnobserved), fmt.Sprintf("sudo nvidia-smi -pm 1 && sudo nvidia-smi -lgc %d", b.pin(low)))
+	default:
+		d.add("clocks", StateOK, saw, "", "")
+	}
+	if env.ThermalDelta.Or(0) > 0 {
+		d.add("heat", StateCannot, fmt.Sprintf("the thermal counters moved by %d ms under the load; event bits %#x", env.ThermalDelta.Or(0)/1e6, bits), string(matrix.ThermalCounter), fmt.Sprintf("better air, or a lower clock: sudo nvidia-smi -lgc %d", min(b.pin(low), 2100)))
+	}
+	if most, ok := clock.MaxMHz.Get(); ok && high < most && bits == 0 {
+		d.add("clock ceiling", StateNote, fmt.Sprintf("%d MHz of %d: held by a lock that no event reason shows, of unknown source", high, most), "grids of different ceilings do not merge", "")
+	}
+	if median >= floor {
+		b.storeClocks(d, clockState{BootID: b.bootID, CeilingMHz: high, Flat: flat})
+	}
+}
+
+// pin is the clock to hold: the one that reports agree on for a GB10, else the lowest the card kept up by itself.
+func (b *Box) pin(low int64) int64 {
+	if b.profile.Name == "gb10" {
+		return gb10PinMHz
+	}
+	return low
+}
+
+func (b *Box) storeClocks(d *Diagnosis, c clockState) {
+	data, err := json.Marshal(c)
+	if err == nil {
+		err = writeShared(b.runtimePath("clocks.json"), data)
+	}
+	if err != nil {
+		d.add("clock state", StateNote, "could not be stored, so runs of this boot count as unpinned: "+err.Error(), "", "")
+	}
+}
+
+// pinAdvice prints what an unpinned run is worth (protocol §4.7).
+func (b *Box) pinAdvice(d *Diagnosis, c Checks) {
+	if b.PinState() == "pinned" || c.CleanWindow == nil {
+		return
+	}
+	var odds []string
+	for _, n := range []int{1, 6, 12, 48} {
+		odds = append(odds, fmt.Sprintf("%d: %.2g %%", n, 100*c.CleanWindow(n)))
+	}
+	d.add("unpinned run", StateNote, "chance that a leg of so many requests stays in one clock window: "+strings.Join(odds, ", "), "most legs void", "pin the clock, or run with --accept-likely-void")
+}
+
+// slot hands process numbers from the goroutine that starts an engine to the one that watches it.
+type slot struct{ pids atomic.Pointer[[]int] }
+
+func (s *slot) set(pids []int) { s.pids.Store(&pids) }
+
+func (s *slot) get() []int {
+	if p := s.pids.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
