@@ -78,13 +78,15 @@ func clip(s string) string {
 	return s
 }
 
+func newWriter(w io.Writer) *bufio.Writer { return bufio.NewWriterSize(w, 1<<16) }
+
 // WriteTo writes the recording in the format above. It returns the bytes written and the first error of w.
 func (r *Recording) WriteTo(w io.Writer) (int64, error) {
-	e := &encoder{w: bufio.NewWriterSize(w, 1<<16)}
+	e := &encoder{w: newWriter(w)}
 	e.write([]byte(recordingMagic))
 	e.u(recordingVersion)
 	e.s(int64(r.Repetition))
-	e.u(flag(r.ExpectCold))
+	e.u(bit(r.ExpectCold))
 	e.s(r.Start)
 	for _, v := range []int64{r.End - r.Start, int64(r.Planned), r.CPU + 1, int64(r.GCPauses), r.GCPauseNs, int64(r.Dials)} {
 		e.u(v)
@@ -123,7 +125,7 @@ func (e *encoder) exchange(x *Exchange) {
 	})
 }
 
-func flag(b bool) int64 {
+func bit(b bool) int64 {
 	if b {
 		return 1
 	}

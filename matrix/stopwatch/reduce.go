@@ -145,7 +145,7 @@ func (r *reducer) payload(at int64, b []byte) {
 		if !ok {
 			break
 		}
-		if r.stream.events == maxEvents {
+		if r.stream.events == r.ask.eventCap() {
 			r.r.tooMany = true
 			break
 		}

@@ -121,7 +121,7 @@ func (st *stream) judge(r response) verdict {
 			fail(reasonEventTooBig, "an event or line is larger than %d bytes", maxEvent)
 		}
 		if r.tooMany {
-			fail(reasonEvents, "the answer has more than %d events", maxEvents)
+			fail(reasonEvents, "the answer has more than %d events", st.ask.eventCap())
 		}
 		if st.failed || limited != "" {
 			break

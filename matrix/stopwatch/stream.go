@@ -9,9 +9,12 @@ import (
 	"enginebroker/matrix"
 )
 
-// maxEvents caps the events of one response. Above it the request has failed with too_many_events. A million events in
-// one segment are read; a server that sends twice that for a few hundred tokens is broken.
+// maxEvents caps the events of one response, or four for each token asked for where that is more. Above it the request
+// has failed with too_many_events. A million events in one segment are read; a server that sends twice that for a few
+// hundred tokens is broken.
 const maxEvents = 2 << 20
+
+func (a asked) eventCap() int { return int(max(maxEvents, 4*a.requested)) }
 
 // hashPiece is how much text is gathered before it goes into the digest, where the text is not kept.
 const hashPiece = 32 << 10

@@ -139,17 +139,17 @@ func (w *wire) parseHead() {
 			w.close = false
 		}
 	}
-	w.framing()
+	w.framing(proto)
 }
 
-func (w *wire) framing() {
+func (w *wire) framing(proto string) {
 	te := w.header("transfer-encoding")
 	switch {
 	case w.status == 204 || w.status == 304:
 		w.state = atEnd
 	case te != "":
-		if !strings.EqualFold(te, "chunked") {
-			w.fail("transfer-encoding %.40q is not spoken here", te)
+		if proto == "HTTP/1.0" || !strings.EqualFold(te, "chunked") { // RFC 9112 §6.1: HTTP/1.0 has no transfer codings
+			w.fail("transfer-encoding %.40q with %s is not spoken here", te, proto)
 			return
 		}
 		w.state = inSize

@@ -1,0 +1,107 @@
+package stopwatch
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"enginebroker/matrix"
+)
+
+// answer wraps a body as a close-delimited event stream.
+func answer(body []byte) []byte {
+	return append([]byte("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"), body...)
+}
+
+var ending = []byte(finishEvent + usageEvent + doneEvent)
+
+// A million events in one segment are read, one by one.
+func TestMillionEventsInOneSegment(t *testing.T) {
+	const n = 1_000_000
+	usage := fmt.Appendf(nil, `data: {"choices":[],"usage":{"completion_tokens":%d}}`+"\n\n"+doneEvent, n)
+	body := append(bytes.Repeat([]byte(`data: {"choices":[{"text":"x"}]}`+"\n\n"), n), append([]byte(finishEvent), usage...)...)
+	wire := answer(body)
+	q := Reduce(recorded(wire, len(wire), EndClean), matrix.Dialect{}, matrix.Point{OutputTokens: n, IgnoreEOS: true})[0]
+	if q.Outcome != matrix.OutcomeOK || q.TokenEvents != n || len(q.Stream) != n+4 {
+		t.Errorf("%s %v, %d events with output, %d elements", q.Outcome, q.Reasons, q.TokenEvents, len(q.Stream))
+	}
+}
+
+// Above a stated cap an answer has failed for that reason, and memory stays bounded.
+func TestCaps(t *testing.T) {
+	long := func(n int) []byte {
+		return append(fmt.Appendf(nil, `data: {"choices":[{"text":"%s"}]}`+"\n\n", strings.Repeat("x", n)), ending...)
+	}
+	for _, c := range []struct {
+		name   string
+		body   []byte
+		reason string
+	}{
+		{"an event of 17 MiB", long(17 << 20), ""},
+		{"an event above the cap", long(maxEvent + 1), "event_too_large"},
+		{"events above the cap", append(bytes.Repeat([]byte("data:1\n\n"), maxEvents+1), ending...), "too_many_events"},
+	} {
+		wire := answer(c.body)
+		q := Reduce(recorded(wire, maxRead, EndClean), matrix.Dialect{}, matrix.Point{OutputTokens: 4})[0]
+		if (q.Outcome == matrix.OutcomeOK) != (c.reason == "") || !strings.Contains(strings.Join(q.Reasons, ","), c.reason) || q.Events > maxEvents {
+			t.Errorf("%s: %s %v (%s), %d events", c.name, q.Outcome, q.Reasons, q.Error, q.Events)
+		}
+	}
+}
+
+// A server that sends without end and without a newline is cut off at the response cap.
+func TestEndlessLine(t *testing.T) {
+	piece := strings.Repeat("x", 1<<20)
+	d := serve(t, func(c net.Conn, _ int, _ string) bool {
+		if !send(c, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: ") {
+			return false
+		}
+		for send(c, piece) {
+		}
+		return false
+	})
+	rec, reqs := runOnce(t, d, Job{Point: toyPoint(1), Prompts: prompts(1)})
+	held := 0
+	for _, b := range rec.Exchanges[0].Wire {
+		held += cap(b)
+	}
+	if q := reqs[0]; !strings.Contains(strings.Join(q.Reasons, ","), "response_too_large") || int64(held) > responseCap(d, toyPoint(1))+2*maxBlock {
+		t.Errorf("%s %v (%s), %d bytes held", q.Outcome, q.Reasons, q.Error, held)
+	}
+}
+
+// Rules that no stream of the corpus shows.
+func TestRules(t *testing.T) {
+	tokens := strings.Repeat(tokenEvent("x"), 4)
+	for _, c := range []struct {
+		name, body     string
+		ending         Ending
+		outcome        matrix.Outcome
+		reasons, flags string
+	}{
+		{"no blank line after [DONE]", tokens + finishEvent + usageEvent + "data: [DONE]\n", EndClean, "failed", "truncated_stream", "no_done,truncated_event"},
+		{"lost after the usage", tokens + finishEvent + usageEvent, EndReset, "ok", "", "connection_lost,no_done"},
+		{"lost before the usage", tokens + finishEvent, EndReset, "suspect", "no_usage", "connection_lost,no_done,no_usage"},
+		{"output after [DONE]", tokens + finishEvent + usageEvent + doneEvent + tokenEvent("y"), EndClean, "ok", "", "events_after_done"},
+		{"error after [DONE]", tokens + finishEvent + usageEvent + doneEvent + "data: {\"error\":\"late\"}\n\n", EndClean, "failed", "inband_error", "events_after_done"},
+		{"data: null first", "data: null\n\n" + tokens + string(ending), EndClean, "ok", "", ""},
+		{"old llama.cpp error field", tokens + "error: {\"code\":500}\n\n", EndClean, "failed", "truncated_stream", "no_done,no_usage"},
+		{"fingerprint changes", tokens + strings.ReplaceAll(finishEvent, `"model"`, `"system_fingerprint":"a","model"`) + strings.ReplaceAll(usageEvent, `"model"`, `"system_fingerprint":"b","model"`) + doneEvent,
+			EndClean, "failed", "identity_mismatch", ""},
+		{"more reasoning than output", tokens + finishEvent + strings.ReplaceAll(usageEvent, `"total_tokens"`, `"completion_tokens_details":{"reasoning_tokens":5},"total_tokens"`) + doneEvent,
+			EndClean, "suspect", "token_count_conflict", ""},
+		{"ids disagree with usage", strings.ReplaceAll(tokens, `"finish_reason":null`, `"token_ids":[1,2]`) + string(ending), EndClean, "suspect", "token_count_conflict", ""},
+		{"malformed and an error", "data: {\n\n" + tokens + "data: {\"error\":\"x\"}\n\n", EndClean, "failed", "inband_error,malformed_event", "no_done,no_usage"},
+	} {
+		d := matrix.Dialect{Sources: []matrix.TokenSource{{Name: "token_ids", Kind: matrix.CountExact}}}
+		wire := answer([]byte(c.body))
+		for _, size := range []int{len(wire), 1} {
+			q := Reduce(recorded(wire, size, c.ending), d, matrix.Point{OutputTokens: 4, IgnoreEOS: true})[0]
+			if q.Outcome != c.outcome || strings.Join(q.Reasons, ",") != c.reasons || strings.Join(q.Flags, ",") != c.flags {
+				t.Errorf("%s: %s %v %v (%s), want %s %s %s", c.name, q.Outcome, q.Reasons, q.Flags, q.Error, c.outcome, c.reasons, c.flags)
+			}
+		}
+	}
+}
