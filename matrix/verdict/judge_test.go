@@ -646,7 +646,7 @@ func TestMetricClasses(t *testing.T) {
 	bare := in
 	bare.AA = verdict.AAPass
 	want(t, judge(t, bare).Cells[0], matrix.Inconclusive, matrix.DirNone, matrix.ITLCoalesced)
-	in = r.input(t)
+	in = twoGrids(t, map[string]float64{"a": 11, "b": 10}, "a", "b").input(t)
 	if c.Numbers.Present() {
 		t.Error("an ITL cell whose gaps cannot be derived has numbers")
 	}
