@@ -85,7 +85,7 @@ func (r *result) requests(rec matrix.LegRecord, arm matrix.Arm, point matrix.Poi
 		if len(rep.Requests) != rep.Planned {
 			r.fail(matrix.RequestCount, "repetition %d: %d requests issued, %d planned", rep.Index, len(rep.Requests), rep.Planned)
 		}
-		tokens := int64(0)
+		tokens, whole := int64(0), true
 		for _, q := range rep.Requests {
 			r.outcome(q)
 			r.usage(q, point, arm)
@@ -93,10 +93,11 @@ func (r *result) requests(rec matrix.LegRecord, arm matrix.Arm, point matrix.Poi
 			for _, f := range q.Flags {
 				r.flag(f)
 			}
-			tokens += q.CompletionTokens.Or(0)
+			n, ok := q.CompletionTokens.Get()
+			tokens, whole = tokens+n, whole && ok && q.Outcome == matrix.OutcomeOK
 			cached = cached || q.CachedTokens.Present()
 		}
-		if rep.End > rep.Start {
+		if whole && rep.End > rep.Start { // a rate of an incomplete set is none
 			rates = append(rates, float64(tokens)/float64(rep.End-rep.Start))
 		}
 	}
