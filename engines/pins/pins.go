@@ -10,19 +10,12 @@
 package pins
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/goccy/go-yaml"
 )
 
 // Pin is one record. What Expect leaves empty is not checked; at least one field must be there.
@@ -81,93 +74,17 @@ type Replaced struct {
 // Set is the pins of a directory by name.
 type Set map[string]Pin
 
-const (
-	extension = ".yaml"
-	maxFile   = 4 << 20 // bytes of one pin [own]; its history lists what it carried
-)
-
-var pinName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
-
-// Load reads every pin of a directory; one that does not exist holds none. The error joins all faults, each with file and line.
+// Load reads every pin of a directory; one that does not exist holds none. The error joins all faults, each with file and line;
+// the pins without fault are there.
 func Load(dir string) (Set, error) {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return Set{}, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("pins: %w", err)
-	}
-	set, faults := Set{}, []error(nil)
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".") {
-			continue
-		}
-		path := filepath.Join(dir, e.Name())
-		name, isPin := strings.CutSuffix(e.Name(), extension)
-		if !isPin {
-			faults = append(faults, fmt.Errorf("%s: not a pin: pins are NAME%s", path, extension))
-			continue
-		}
-		p, err := read(path)
-		if err == nil && p.Name != name {
-			err = fmt.Errorf("%s: pin: %q is not the name of the file", path, p.Name)
-		}
-		if err != nil {
-			faults = append(faults, err)
-			continue
-		}
-		set[name] = p
-	}
-	return set, errors.Join(faults...)
+	return loadAll[Pin](dir)
 }
 
-func read(path string) (Pin, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return Pin{}, fmt.Errorf("pins: %w", err)
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return Pin{}, fmt.Errorf("pins: %w", err)
-	}
-	if len(b) > maxFile {
-		return Pin{}, fmt.Errorf("%s: larger than the %d bytes a pin may have", path, maxFile)
-	}
-	return parse(path, b)
-}
-
-// parse reads one pin. Unknown and repeated fields are errors.
-func parse(path string, b []byte) (Pin, error) {
-	var p Pin
-	dec := yaml.NewDecoder(bytes.NewReader(b), yaml.DisallowUnknownField())
-	if err := dec.Decode(&p); err != nil {
-		return p, fault(path, err)
-	}
-	if err := dec.Decode(new(Pin)); !errors.Is(err, io.EOF) {
-		return p, fmt.Errorf("%s: more than one document in the file", path)
-	}
-	if err := p.check(); err != nil {
-		return p, fmt.Errorf("%s: %w", path, err)
-	}
-	return p, nil
-}
-
-// fault puts file and line before a message of the YAML reader.
-func fault(path string, err error) error {
-	var y yaml.Error
-	if errors.As(err, &y) && y.GetToken() != nil && y.GetToken().Position != nil {
-		at := y.GetToken().Position
-		return fmt.Errorf("%s:%d:%d: %s", path, at.Line, at.Column, y.GetMessage())
-	}
-	return fmt.Errorf("%s: %w", path, err)
-}
+func (p Pin) name() string { return p.Name }
 
 // check demands what makes a record a pin.
 func (p Pin) check() error {
 	switch {
-	case !pinName.MatchString(p.Name):
-		return fmt.Errorf("pin: %q is no name: lower-case letters, digits, dot, dash, underscore", p.Name)
 	case p.Engine == "":
 		return errors.New("engine: absent")
 	case (p.Expect.Distribution.Name == "") != (p.Expect.Distribution.Version == ""):
@@ -206,12 +123,19 @@ func (a Act) check() error {
 	case strings.TrimSpace(a.Why) == "":
 		return errors.New("why: absent: a pin needs a reason")
 	}
+	if err := dated(a.At); err != nil {
+		return fmt.Errorf("at: %w", err)
+	}
+	return nil
+}
+
+func dated(s string) error {
 	for _, layout := range []string{time.DateOnly, time.RFC3339} {
-		if _, err := time.Parse(layout, a.At); err == nil {
+		if _, err := time.Parse(layout, s); err == nil {
 			return nil
 		}
 	}
-	return fmt.Errorf("at: %q is no date (2026-12-01, or RFC 3339)", a.At)
+	return fmt.Errorf("%q is no date (2026-12-01, or RFC 3339)", s)
 }
 
 // Names lists the pins in order.

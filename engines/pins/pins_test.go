@@ -239,9 +239,52 @@ func FuzzPin(f *testing.F) {
 	f.Add(b)
 	f.Add([]byte("pin: x\nengine: y\nexpect: {version: \"1\"}\nrecorded: {by: u, at: 2026-12-01, why: w}\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		p, err := parse("x.yaml", b)
+		p, err := parse[Pin]("x.yaml", b)
 		if err == nil && Check(p, nil).OK {
 			t.Error("nothing meets a pin")
 		}
+		if c, err := parse[Claim]("x.yaml", b); err == nil && len(c.Figures) == 0 {
+			t.Error("a claim of nothing")
+		}
 	})
+}
+
+func claim() Claim {
+	return Claim{Name: "sglang-spark", Source: "https://forums.developer.nvidia.com/t/x", Retrieved: Retrieved{"indexed", "2026-08-20", "HTTP 402"}, Engine: "sglang", Model: "Qwen3.8-27B",
+		Artifact: "nvfp4", Policy: "drafted", Drafter: "DSpark", PrefixCache: unknown, Nodes: "1", Clock: unknown,
+		Figures:    []Figure{{Metric: "output rate", Value: "38.0", Unit: "tok/s", Condition: "average of eval-style workloads"}, {Metric: "output rate", Value: "~34", Unit: "tok/s"}},
+		Unverified: []string{"drafter size", "batch size"}, Recorded: Act{"u", "2026-08-20", "quoted in the campaign"}}
+}
+
+func TestClaims(t *testing.T) {
+	dir := t.TempDir()
+	if err := RecordClaim(dir, claim()); err != nil {
+		t.Fatal(err)
+	}
+	if err := RecordClaim(dir, claim()); err == nil {
+		t.Error("a claim was replaced in silence")
+	}
+	set, err := LoadClaims(dir)
+	if diff := cmp.Diff(map[string]Claim{"sglang-spark": claim()}, set); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	for want, spoil := range map[string]func(*Claim){
+		"source: absent":            func(c *Claim) { c.Source = "" },
+		`policy: "" is none of raw`: func(c *Claim) { c.Policy = "" }, // what is not known is said to be unknown
+		"prefix_cache":              func(c *Claim) { c.PrefixCache = "maybe" },
+		"retrieved.state":           func(c *Claim) { c.Retrieved.State = "remembered" },
+		"nodes":                     func(c *Claim) { c.Nodes = "0" },
+		"clock_ceiling_mhz":         func(c *Claim) { c.Clock = "" },
+		"figures: none":             func(c *Claim) { c.Figures = nil },
+		"figures[0]":                func(c *Claim) { c.Figures[0].Unit = "" },
+		"retrieved.at":              func(c *Claim) { c.Retrieved.At = "August" },
+		"recorded.by":               func(c *Claim) { c.Recorded.By = "" },
+		"is no name":                func(c *Claim) { c.Name = "../x" },
+	} {
+		c := claim()
+		spoil(&c)
+		if err := RecordClaim(t.TempDir(), c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
 }
