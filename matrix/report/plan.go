@@ -42,7 +42,7 @@ func Plan(w io.Writer, pl matrix.Plan, o Options) error {
 		p.group(g)
 	}
 	p.blank()
-	p.title("points", fmt.Sprintf("%d repetitions", pl.Method.Repetitions))
+	p.title("points", plural(pl.Method.Repetitions, "repetition"))
 	for _, pt := range pl.Method.Points {
 		load := fmt.Sprintf("concurrency %d", pt.Concurrency)
 		if !pt.Rate.IsZero() {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode/utf8"
 
 	"enginebroker/matrix"
 )
@@ -134,7 +135,10 @@ func (p *page) side(verb, label string, list []matrix.Offer) {
 	if len(o) == 0 {
 		o = []string{"nothing"}
 	}
-	p.wrap("  "+clean(label)+" "+verb, strings.Join(o, "; "))
+	p.wrap("  "+clean(label)+" "+verb, o[0])
+	for _, x := range o[1:] {
+		p.wrap("  "+fit("", utf8.RuneCountInString(clean(label)+" "+verb)), x)
+	}
 }
 
 // legs lists the void legs, or all of them.
