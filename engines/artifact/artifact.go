@@ -40,7 +40,7 @@ type Options struct {
 // Report is what inspection shows beside the manifest.
 type Report struct {
 	Locator  string           `json:"locator"`
-	Root     string           `json:"root"`               // directory that file paths are relative to, links resolved
+	Root     string           `json:"root"`               // directory that file paths are relative to; of a directory, links resolved
 	Links    []string         `json:"links,omitempty"`    // symbolic links on the way to Root, each "from -> to"
 	Revision string           `json:"revision,omitempty"` // commit that a hf: locator resolved to
 	Kind     Kind             `json:"kind"`

@@ -158,8 +158,8 @@ func (c *census) add(path string, t tensor) error {
 	return nil
 }
 
-// drafts tells a tensor of a multi-token-prediction layer: mtp.* (Qwen3.5 and later), nextn (GGUF), eagle and dflash heads keep
-// repositories of their own.
+// drafts tells a tensor of a multi-token-prediction layer: mtp.* (Qwen3.5 and later), nextn (GGUF), eh_proj in the last layer
+// (DeepSeek-V3, GLM-4.5). Eagle and DFlash heads have repositories of their own.
 func drafts(name string) bool {
-	return strings.HasPrefix(name, "mtp.") || strings.Contains(name, ".mtp.") || strings.Contains(name, ".nextn.") || strings.Contains(name, ".mtp_")
+	return strings.HasPrefix(name, "mtp.") || strings.Contains(name, ".mtp.") || strings.Contains(name, ".nextn.") || strings.Contains(name, ".mtp_") || strings.Contains(name, ".eh_proj.")
 }

@@ -129,8 +129,12 @@ func locate(loc Locator, hub string) (found, error) {
 		return f, &Refusal{Code: Unreadable, Path: real, Message: "neither a file nor a directory"}
 	}
 	// A file keeps the directory and the name it was asked for: a snapshot's names are links to blobs that are named by hash.
-	f.root = filepath.Dir(path)
-	return f, f.file(filepath.Base(path))
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return f, err
+	}
+	f.root = filepath.Dir(abs)
+	return f, f.file(filepath.Base(abs))
 }
 
 // directory lists a checkpoint directory. Hidden names are no part of an artifact.

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -89,12 +90,16 @@ func (s *Sums) Save() error {
 	if s.path == "" || !s.fresh {
 		return nil
 	}
-	entries := make([]sumEntry, 0, len(s.known))
+	type file struct{ dev, inode uint64 }
+	newest := map[file]sumEntry{} // earlier states of a file never come back
 	for k, v := range s.known {
-		entries = append(entries, sumEntry{k, v})
+		if f := (file{k.Dev, k.Inode}); newest[f].CTime <= k.CTime {
+			newest[f] = sumEntry{k, v}
+		}
 	}
+	entries := slices.Collect(maps.Values(newest))
 	slices.SortFunc(entries, func(a, b sumEntry) int {
-		return cmp.Or(cmp.Compare(a.Dev, b.Dev), cmp.Compare(a.Inode, b.Inode), cmp.Compare(a.CTime, b.CTime), cmp.Compare(a.MTime, b.MTime), cmp.Compare(a.Size, b.Size))
+		return cmp.Or(cmp.Compare(a.Dev, b.Dev), cmp.Compare(a.Inode, b.Inode))
 	})
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(entries); err != nil {

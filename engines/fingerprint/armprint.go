@@ -2,6 +2,7 @@ package fingerprint
 
 import (
 	"cmp"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -16,8 +17,8 @@ var identity = []string{
 	FactFlag, FactEnv, FactConfig, FactKernel, FactDriver, FactCUDA,
 }
 
-// incidentalFlags change from launch to launch and change nothing of the engine.
-var incidentalFlags = []string{"port", "host", "log-file", "log-dir", "log-config-file", "uds", "pid-file"}
+// incidentalName matches flags and variables that change from launch to launch and change nothing of the engine.
+var incidentalName = regexp.MustCompile(`(?i)(^|[-_])(port|host|host_ip|uds|pid-file|log-(file|dir|config-file))$`)
 
 // ArmPrint is the digest of what was observed of an arm: build, backends, resolved quantization, precision, configuration read
 // back, flags and environment. Paths, ports, process numbers and times are not in it, nor is anything only claimed; so one arm
@@ -39,12 +40,17 @@ func identifies(f matrix.Fact) bool {
 	}) {
 		return false
 	}
-	flag, isFlag := strings.CutPrefix(f.Name, FactFlag)
-	if isFlag && slices.Contains(incidentalFlags, flag) {
-		return false
+	return !isLocation(f.Name, f.Value)
+}
+
+// isLocation reports a flag or variable that says only where something lies or listens.
+func isLocation(name, value string) bool {
+	for _, prefix := range []string{FactFlag, FactEnv} {
+		if rest, ok := strings.CutPrefix(name, prefix); ok {
+			return incidentalName.MatchString(rest) || isPath(value)
+		}
 	}
-	located := isFlag || strings.HasPrefix(f.Name, FactEnv)
-	return !located || !isPath(f.Value)
+	return false
 }
 
 // isPath tells a value that only says where something lies.

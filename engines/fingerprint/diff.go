@@ -54,8 +54,7 @@ func classOf(name, value string) (int, string) {
 		}
 		for _, f := range c.facts {
 			if name == f || strings.HasSuffix(f, ".") && strings.HasPrefix(name, f) {
-				flag, isFlag := strings.CutPrefix(name, FactFlag)
-				if isFlag && (slices.Contains(incidentalFlags, flag) || isPath(value)) || strings.HasPrefix(name, FactEnv) && isPath(value) || strings.HasSuffix(name, ".origin") && i > 0 && !strings.HasSuffix(value, Gone) {
+				if isLocation(name, value) || strings.HasSuffix(name, ".origin") && !strings.HasSuffix(value, Gone) {
 					return len(classes) - 1, "location"
 				}
 				return i, c.name

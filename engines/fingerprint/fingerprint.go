@@ -97,19 +97,17 @@ func Of(ctx context.Context, opt Options) (Print, error) {
 	if opt.Sum == nil {
 		opt.Sum = plainSum
 	}
-	var tree []*process
+	tree, err := readTree(opt.Proc, opt.PIDs)
+	if err != nil {
+		return Print{}, err
+	}
 	var facts matrix.Facts
-	for _, pid := range opt.PIDs {
-		p, err := readProcess(opt.Proc, pid)
-		if err != nil {
-			return Print{}, err
-		}
+	tree = slices.DeleteFunc(tree, func(p *process) bool {
 		if p.helper() {
 			facts = append(facts, observed(FactHelper, filepath.Base(p.program), p.dir))
-			continue
 		}
-		tree = append(tree, p)
-	}
+		return p.helper()
+	})
 	if len(tree) == 0 {
 		return Print{}, fmt.Errorf("fingerprint: processes %v are shells and compilers only: give the server's own tree", opt.PIDs)
 	}

@@ -269,6 +269,12 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	// A child that ended meanwhile is no part of the tree; a root that ended is an error, above.
+	b.file("/srv/server", "server")
+	b.start(proc{pid: 4, exe: "/srv/server", argv: []string{"server"}})
+	if x, y := b.of(4), b.of(4, 99); x.Build != y.Build {
+		t.Error("a child that ended changed the build")
+	}
 	b.must(os.WriteFile(filepath.Join(b.proc, "3/maps"), []byte("garbage\n"), 0o644))
 	if _, err := Of(t.Context(), Options{Proc: b.proc, PIDs: []int{3}}); err == nil || !strings.Contains(err.Error(), "line 1") {
 		t.Errorf("%v", err)

@@ -80,10 +80,29 @@ func readProcess(proc string, pid int) (*process, error) {
 	return p, nil
 }
 
+// readTree reads a process tree, root first. A child that ended meanwhile is no part of it any more; every other process that
+// cannot be read is an error.
+func readTree(proc string, pids []int) ([]*process, error) {
+	var tree []*process
+	for i, pid := range pids {
+		p, err := readProcess(proc, pid)
+		if i > 0 && isGone(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		tree = append(tree, p)
+	}
+	return tree, nil
+}
+
+func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }
+
 // cannot says whose process it is and what gives access.
 func (p *process) cannot(err error) error {
 	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH):
+	case isGone(err):
 		return fmt.Errorf("fingerprint: process %d is gone: %w", p.pid, err)
 	case errors.Is(err, fs.ErrPermission):
 		var st unix.Stat_t

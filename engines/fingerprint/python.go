@@ -80,7 +80,7 @@ func (p *process) prefix() string {
 	return ""
 }
 
-var siteDir = regexp.MustCompile(`^(.*/(?:site|dist-packages|site-packages))/`)
+var siteDir = regexp.MustCompile(`^(.*/(?:dist-packages|site-packages))/`)
 
 // sites lists the package directories a process imports from: those it has mapped files of, else those of its environment.
 func (p *process) sites(prefix string) []string {

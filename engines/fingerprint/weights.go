@@ -91,17 +91,16 @@ func Weights(proc string, pids []int, files []string) (Proof, error) {
 	}
 	var read int64
 	argv := ""
-	for _, pid := range pids {
-		p, err := readProcess(proc, pid)
-		if err != nil {
-			return Proof{}, err
-		}
+	tree, err := readTree(proc, pids)
+	if err != nil {
+		return Proof{}, err
+	}
+	for _, p := range tree {
 		p.mapsOf(want)
-		if err := p.openOf(want); err != nil {
-			return Proof{}, err
-		}
 		n, err := p.readBytes()
-		if err != nil {
+		if err = errors.Join(err, p.openOf(want)); err != nil && p != tree[0] && isGone(err) {
+			continue // it ended meanwhile
+		} else if err != nil {
 			return Proof{}, err
 		}
 		read += n

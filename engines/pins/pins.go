@@ -7,6 +7,8 @@
 //
 // A pin is never replaced in silence. A pin whose engine cannot start stays on record as "recorded, but does not run"; moving
 // on is Advance, a separate act with a reason, which keeps the old record and what it carried in the same file.
+//
+// Claims, figures that others published, lie in a directory of their own in the same form (claims.go).
 package pins
 
 import (
