@@ -243,6 +243,9 @@ func (t *local) Stop(ctx context.Context, deadline time.Duration) (matrix.Stoppe
 	}
 	start := time.Now()
 	s, err := t.kill(ctx, start.Add(deadline))
+	if len(s.Survivors) == 0 && err == nil {
+		<-t.done // a root that is gone from the process table may still have to be waited for
+	}
 	if e, ok := t.Exit().Get(); ok {
 		s.Exit = matrix.Some(e.Code)
 	}
@@ -254,7 +257,6 @@ func (t *local) Stop(ctx context.Context, deadline time.Duration) (matrix.Stoppe
 	s.LogTail = tail
 	err = errors.Join(err, terr)
 	if len(s.Survivors) == 0 && err == nil {
-		<-t.done
 		<-t.rotated
 		err = errors.Join(t.log.close(), os.RemoveAll(t.dir))
 	}

@@ -56,6 +56,12 @@ func (e *engine) values() openai.Values {
 	return openai.NewValues(schema, e.settings)
 }
 
+func (e *engine) configured() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.settings != nil
+}
+
 // Configure takes the settings.
 func (e *engine) Configure(_ context.Context, s engines.Settings) ([]engines.FieldError, error) {
 	if faults := check(s); len(faults) > 0 {
@@ -75,6 +81,9 @@ func (e *engine) Configure(_ context.Context, s engines.Settings) ([]engines.Fie
 
 // Start launches a server, or describes the one it is attached to.
 func (e *engine) Start(ctx context.Context, r matrix.StartRequest, progress func(matrix.Progress)) (matrix.Ready, error) {
+	if !e.configured() {
+		return matrix.Ready{}, engines.ErrNotConfigured
+	}
 	v := e.values()
 	if url := v.Text("attach"); url != "" {
 		return e.attach(ctx, url, r, progress)

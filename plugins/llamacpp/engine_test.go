@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"enginebroker/engines"
+	"enginebroker/engines/enginetest"
 	"enginebroker/engines/openai"
 	"enginebroker/matrix"
 )
@@ -72,6 +73,13 @@ func TestFakeStart(t *testing.T) {
 	if _, err := e.Stop(t.Context(), time.Second); !errors.Is(err, engines.ErrNotStarted) {
 		t.Errorf("second stop: %v", err)
 	}
+}
+
+func TestFakeConformance(t *testing.T) {
+	enginetest.Run(t, enginetest.Config{
+		New: func() engines.Engine { return newEngine() }, Settings: engines.Settings{"binary": fake, "env.SERVICE_TOKEN": "hush-hush"},
+		Bad: engines.Settings{"threads": "many", "flash_attention": "maybe"}, Request: conformance(t), Secrets: []string{"hush-hush"}, StopDeadline: 5 * time.Second,
+	})
 }
 
 func TestFakeFailures(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"enginebroker/engines"
+	"enginebroker/engines/enginetest"
 	"enginebroker/engines/process"
 	"enginebroker/matrix"
 )
@@ -65,6 +66,19 @@ func stop(t *testing.T, e *engine, how string) {
 	if s, err := e.Stop(t.Context(), 10*time.Second); err != nil || !s.Gone() || s.How != how {
 		t.Errorf("stop: %+v %v", s, err)
 	}
+}
+
+// conformance is a request whose files and port the suite fills in.
+func conformance(t testing.TB) matrix.StartRequest {
+	r := request(t)
+	return matrix.StartRequest{ModelName: r.ModelName, Artifact: r.Artifact, Limits: r.Limits, ReadyLimit: r.ReadyLimit}
+}
+
+func TestRealConformance(t *testing.T) {
+	enginetest.Run(t, enginetest.Config{
+		New: func() engines.Engine { return newEngine() }, Settings: engines.Settings{"root": realRoot(t), "backend": "haswell"},
+		Bad: engines.Settings{"threads": "many", "flash_attention": "maybe"}, Request: conformance(t), StopDeadline: 5 * time.Second,
+	})
 }
 
 func TestRealStart(t *testing.T) {
