@@ -6,12 +6,6 @@ import (
 	"enginebroker/matrix"
 )
 
-// MinBlocks is the smallest n for which a distribution-free 95 % statement exists (protocol §3.3).
-const MinBlocks = 6
-
-// MaxBlocks ends the optional extension 6 → 8 → 10 → 12 (protocol §3.7).
-const MaxBlocks = 12
-
 // Design is what a joint series of t arms costs (protocol §2.4, vector S07). Loads include lead-ins: S·(2t+1).
 type Design struct {
 	MinBlocks         int
@@ -41,17 +35,12 @@ func Superblocks(profile string, t int) (int, error) {
 	case "quick":
 		return 2, nil
 	case "standard":
-		return MinBlocks / 2, nil
+		return matrix.MinBlocks / 2, nil
 	case "binding":
-		d, err := NewDesign(t, MinBlocks)
+		d, err := NewDesign(t, matrix.MinBlocks)
 		return d.RecommendedBlocks / 2, err
 	}
 	return 0, fmt.Errorf("unknown run profile %q: quick, standard or binding", profile)
-}
-
-// CanExtend reports whether a group with that many superblocks in its target may get one more.
-func CanExtend(superblocks int) bool {
-	return 2*superblocks >= MinBlocks && 2*superblocks < MaxBlocks
 }
 
 // Cost counts the loads, legs and requests of all grids of a filled plan: the first with its superblocks, each further
@@ -66,7 +55,7 @@ func Cost(p matrix.Plan) matrix.Cost {
 		n := len(g.Superblocks)
 		for grid := range max(1, p.Grids) {
 			if grid > 0 {
-				n = min(len(g.Superblocks), ConfirmationSuperblocks)
+				n = min(len(g.Superblocks), matrix.ConfirmationSuperblocks)
 			}
 			scored := 2 * n * len(g.Arms)
 			c.Loads += Loads(n, len(g.Arms))

@@ -19,9 +19,6 @@ import (
 	"enginebroker/matrix/stats"
 )
 
-// ConfirmationSuperblocks is what a confirming grid runs: 4 blocks (protocol §2.4).
-const ConfirmationSuperblocks = 2
-
 // maxSuperblocks bounds one group of one grid; the protocol's longest series has 6 (12 blocks) plus replacements.
 const maxSuperblocks = 1000
 

@@ -170,11 +170,6 @@ func TestRunProfiles(t *testing.T) {
 	if _, err := schedule.Superblocks("sprint", 2); err == nil {
 		t.Error("an unknown profile is accepted")
 	}
-	for n, want := range map[int]bool{2: false, 3: true, 5: true, 6: false} { // §3.7
-		if schedule.CanExtend(n) != want {
-			t.Errorf("extend from %d superblocks: %v", n, !want)
-		}
-	}
 }
 
 // §2.2: points ascend in even blocks and descend in odd ones; the plan's own slice stays.

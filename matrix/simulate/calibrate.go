@@ -161,7 +161,7 @@ func run(d Disturbance, o Options, rng *stats.SplitMix64, effect float64, grids 
 	for i := range grids {
 		gp := p
 		if i > 0 { // a new boot continues with a seed of its own
-			if gp, err = Plan([]string{first, second}, min(o.Superblocks, schedule.ConfirmationSuperblocks), rng.Next()); err != nil {
+			if gp, err = Plan([]string{first, second}, min(o.Superblocks, matrix.ConfirmationSuperblocks), rng.Next()); err != nil {
 				return matrix.Cell{}, err
 			}
 		}

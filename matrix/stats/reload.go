@@ -110,6 +110,26 @@ func (r *Reloaded) decide(values []float64, margin float64) {
 	}
 }
 
+// Text says what the loads show, and what they do not test (protocol §5).
+func (r Reloaded) Text() string {
+	text := fmt.Sprintf("%s (%s): %d loads, spread %.4f", r.Verdict, r.Reason, r.N, r.Spread)
+	if r.TrendP != nil {
+		direction := "upward"
+		if r.TrendPct < 0 {
+			direction = "downward"
+		}
+		text += fmt.Sprintf(", %s trend p = %.3f (%.2f %%/load)", direction, *r.TrendP, math.Abs(r.TrendPct))
+	}
+	text += ". "
+	if r.Verdict == MultiMode {
+		for i, m := range r.Modes {
+			text += fmt.Sprintf("%d loads near %.4g, ", r.Sizes[i], m)
+		}
+		return text + "interleaved in time. Any single ratio for this arm is a mixture; report per state and find what decides it."
+	}
+	return text + fmt.Sprintf("A second state occurring in up to %.0f %% of loads could have been missed; a state chosen at boot, build or session level is not tested by this experiment.", 100*r.MissedUpTo)
+}
+
 // split takes sorted s apart before each index of cuts and decides if what results are clusters: each of two loads or
 // more, and apart by the larger of the margin and q times the widest cluster.
 func (r *Reloaded) split(logs, s []float64, cuts []int, cut, q float64) bool {

@@ -353,3 +353,16 @@ func TestBetweenLoadSD(t *testing.T) {
 		t.Errorf("%v, %v: repetitions explain everything", s, err)
 	}
 }
+
+// §5, the decision texts of the protocol's two examples.
+func TestReloadText(t *testing.T) {
+	for want, values := range map[string][]float64{
+		"SINGLE_MODE (SPREAD_WITHIN_MARGIN): 6 loads, spread 1.0046, downward trend p = 0.017 (0.07 %/load). A second state occurring in up to 39 % of loads could have been missed; a state chosen at boot, build or session level is not tested by this experiment.": {11.7933, 11.7642, 11.7573, 11.7541, 11.7392, 11.7484},
+		"MULTI_MODE (GAP): 8 loads, spread 1.1506, downward trend p = 1.000 (0.01 %/load). 4 loads near 9.375, 4 loads near 10.75, interleaved in time. Any single ratio for this arm is a mixture; report per state and find what decides it.":                        {10.76, 9.37, 9.38, 10.75, 9.36, 10.77, 10.74, 9.39},
+	} {
+		r, err := stats.Reload(values, stats.ReloadMargin)
+		if err != nil || r.Text() != want {
+			t.Errorf("%v:\n got %s\nwant %s", err, r.Text(), want)
+		}
+	}
+}

@@ -43,12 +43,8 @@ func Decide(d []float64, theta, qDir, qEq float64) (Decision, error) {
 	return out, nil
 }
 
-// Block counts of a cell (protocol §3.3, §4.4).
-const (
-	minFewBlocks = 3 // from here a direction may be seen
-	minBlocks    = 6 // from here it may be ESTABLISHED
-	minConfirm   = 4 // a confirming grid
-)
+// minFewBlocks is the first n at which a direction may be seen (protocol §3.3).
+const minFewBlocks = 3
 
 // CountReasons says what n valid blocks of the primary grid cost a cell (protocol §4.4).
 func CountReasons(n int) []matrix.Reason {
@@ -57,7 +53,7 @@ func CountReasons(n int) []matrix.Reason {
 		return []matrix.Reason{matrix.NoValidBlock}
 	case n < minFewBlocks:
 		return []matrix.Reason{matrix.InsufficientBlocks}
-	case n < minBlocks:
+	case n < matrix.MinBlocks:
 		return []matrix.Reason{matrix.FewBlocks}
 	}
 	return nil

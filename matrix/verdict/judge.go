@@ -57,7 +57,7 @@ func Judge(in Input) (Result, error) {
 	res.Rerun = x.rerun(drafts)
 	if len(res.Rerun) == 0 && len(in.Grids) == x.primary+1 {
 		for g := range in.Plan.Groups {
-			if t := x.sections[x.primary][g].target; extend[g] && 2*t >= minBlocks && t < maxExtended {
+			if t := x.sections[x.primary][g].target; extend[g] && 2*t >= matrix.MinBlocks && 2*t < matrix.MaxBlocks {
 				res.Extend = append(res.Extend, g)
 			}
 		}

@@ -8,12 +8,6 @@ import (
 	"enginebroker/matrix/stats"
 )
 
-// maxExtended ends the optional extension (protocol §3.7), in superblocks.
-const maxExtended = 6
-
-// confirming is what a confirming grid runs, in superblocks (protocol §2.4).
-const confirming = 2
-
 // dedicatedAA is what a dedicated A/A costs: two labels, 6 blocks (protocol §2.4).
 const dedicatedAA = 15
 
@@ -23,7 +17,7 @@ func (x *index) next(code matrix.Reason, p *pairing, blocks int) string {
 	whole := one * x.sections[x.primary][p.group].target
 	switch code {
 	case matrix.NoValidBlock, matrix.InsufficientBlocks, matrix.FewBlocks:
-		k := (minBlocks - blocks + 1) / 2
+		k := (matrix.MinBlocks - blocks + 1) / 2
 		return fmt.Sprintf("%d more superblocks: %d loads", k, k*one)
 	case matrix.TooManyEnvVoids, matrix.CotenantSeries, matrix.ClockSeries, matrix.ClockBootMismatch:
 		return fmt.Sprintf("make the box fit (broker doctor names what is not), then the series again: %d loads", whole)
@@ -42,15 +36,15 @@ func (x *index) next(code matrix.Reason, p *pairing, blocks int) string {
 	case matrix.AttachedServer:
 		return fmt.Sprintf("let the broker launch this server, then the series: %d loads", whole)
 	case matrix.GridInterval:
-		return fmt.Sprintf("one more grid after a reboot: %d loads", confirming*one)
+		return fmt.Sprintf("one more grid after a reboot: %d loads", matrix.ConfirmationSuperblocks*one)
 	case matrix.SingleGrid:
-		return fmt.Sprintf("reboot, then broker resume: a confirming grid of %d superblocks, %d loads", confirming, confirming*one)
+		return fmt.Sprintf("reboot, then broker resume: a confirming grid of %d superblocks, %d loads", matrix.ConfirmationSuperblocks, matrix.ConfirmationSuperblocks*one)
 	case matrix.LoadStateMulti:
 		return "find what decides the state at load, and report each state by itself"
 	case matrix.LoadStateSuspect:
 		return "broker reload on the arm: 12 loads"
 	case matrix.LoadStateUntested:
-		return fmt.Sprintf("a confirming grid brings more cold loads (%d loads), or broker reload on the arm (8 loads)", confirming*one)
+		return fmt.Sprintf("a confirming grid brings more cold loads (%d loads), or broker reload on the arm (8 loads)", matrix.ConfirmationSuperblocks*one)
 	case matrix.ReferenceNotPin:
 		return fmt.Sprintf("declare a pin for the arm, then the series again: %d loads", whole)
 	case matrix.BuildUnrecorded:
@@ -91,11 +85,11 @@ func (x *index) wide(p *pairing, e stats.Estimate, delta float64) string {
 	}
 	n += n % 2
 	switch {
-	case 2*maxExtended >= n && target < maxExtended:
+	case matrix.MaxBlocks >= n && 2*target < matrix.MaxBlocks:
 		k := max(1, (n-e.N)/2)
 		return fmt.Sprintf("about %d blocks in all would decide it at this noise: %d more superblocks, %d loads", n, k, k*one)
 	case n >= 1000:
 		return "more than 1000 blocks would be needed at this noise: find its source"
 	}
-	return fmt.Sprintf("about %d blocks would be needed at this noise, and the protocol looks no further than %d: find its source, or a new series of %d loads", n, 2*maxExtended, n/2*one)
+	return fmt.Sprintf("about %d blocks would be needed at this noise, and the protocol looks no further than %d: find its source, or a new series of %d loads", n, matrix.MaxBlocks, n/2*one)
 }

@@ -28,7 +28,7 @@ func (c *draft) judge(x *index, id matrix.CellID) error {
 		n = c.pairing.grids[x.primary].tally.N // the blocks are there, the metric cannot be shown from them
 	}
 	for _, r := range CountReasons(n) {
-		detail := fmt.Sprintf("%d valid blocks on the primary grid, %d needed", n, minBlocks)
+		detail := fmt.Sprintf("%d valid blocks on the primary grid, %d needed", n, matrix.MinBlocks)
 		if c.primary.missing != "" {
 			detail += "; " + c.primary.missing
 		}
@@ -197,7 +197,7 @@ func (c *draft) across(x *index) error {
 	boot, confirmed := x.in.Grids[x.primary].Info.BootID, 0
 	for i := range c.grids {
 		g := &c.grids[i]
-		if i == x.primary || x.in.Grids[i].Info.BootID == boot || len(g.d) < minConfirm || !g.ok {
+		if i == x.primary || x.in.Grids[i].Info.BootID == boot || len(g.d) < matrix.MinConfirmingBlocks || !g.ok {
 			continue
 		}
 		confirmed++
@@ -207,7 +207,7 @@ func (c *draft) across(x *index) error {
 		}
 	}
 	if confirmed == 0 {
-		c.add(x, matrix.SingleGrid, fmt.Sprintf("no other boot has %d valid blocks", minConfirm))
+		c.add(x, matrix.SingleGrid, fmt.Sprintf("no other boot has %d valid blocks", matrix.MinConfirmingBlocks))
 		return nil
 	}
 	var err error
@@ -282,7 +282,7 @@ func (c *draft) decide(x *index) error {
 
 // undecided reports a primary cell that one more superblock could still decide (protocol §3.7).
 func (c *draft) undecided(v matrix.Verdict) bool {
-	return c.metric.Primary && v < matrix.NotReproduced && c.dec.Direction == matrix.DirNone && len(c.primary.d) >= minBlocks
+	return c.metric.Primary && v < matrix.NotReproduced && c.dec.Direction == matrix.DirNone && len(c.primary.d) >= matrix.MinBlocks
 }
 
 // merged joins reasons of one code and sorts them, most severe first.
