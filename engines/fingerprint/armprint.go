@@ -18,7 +18,7 @@ var identity = []string{
 }
 
 // incidentalName matches flags and variables that change from launch to launch and change nothing of the engine.
-var incidentalName = regexp.MustCompile(`(?i)(^|[-_])(port|host|host_ip|uds|pid-file|log-(file|dir|config-file))$`)
+var incidentalName = regexp.MustCompile(`(?i)(^|[-_])(port|host|host_ip|uds|pid-file|log-(file|dir|config-file))$|^(a|alias|served-model-name)$`)
 
 // ArmPrint is the digest of what was observed of an arm: build, backends, resolved quantization, precision, configuration read
 // back, flags and environment. Paths, ports, process numbers and times are not in it, nor is anything only claimed; so one arm
