@@ -40,11 +40,11 @@ var programs = map[string]func(){
 	"nobody":    func() { fmt.Printf("1|%d|unix|/nowhere|grpc\n", plugin.Protocol); time.Sleep(time.Hour) },
 	"dies":      func() { plugin.Serve(func() engines.Engine { return &fake{describe: func() { panicElsewhere() }} }) },
 	"killed": func() {
-		plugin.Serve(func() engines.Engine { return &fake{describe: func() { kill(os.Getpid(), syscall.SIGKILL) }} })
+		plugin.Serve(func() engines.Engine { return &fake{describe: func() { die(syscall.SIGKILL) }} })
 	},
 	"hangs": func() { plugin.Serve(func() engines.Engine { return &fake{describe: func() { select {} }} }) },
 	"frozen": func() {
-		plugin.Serve(func() engines.Engine { return &fake{describe: func() { kill(os.Getpid(), syscall.SIGSTOP) }} })
+		plugin.Serve(func() engines.Engine { return &fake{describe: func() { die(syscall.SIGSTOP) }} })
 	},
 	"nameless": func() { plugin.Serve(func() engines.Engine { return &fake{nameless: true} }) },
 	"broker":   broker,
@@ -159,7 +159,7 @@ func (f *fake) Configure(_ context.Context, s engines.Settings) ([]engines.Field
 func (f *fake) Start(ctx context.Context, r matrix.StartRequest, progress func(matrix.Progress)) (matrix.Ready, error) {
 	if r.LoadID == "die" {
 		progress(matrix.Progress{Phase: "load"})
-		kill(os.Getpid(), syscall.SIGKILL)
+		die(syscall.SIGKILL)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	goplugin "github.com/hashicorp/go-plugin"
@@ -184,10 +185,13 @@ func (l *life) count() []grpc.ServerOption {
 	}
 }
 
-// end runs once the server takes no calls any more.
+// end runs once the server takes no calls any more. An adapter that ignores its contexts delays it, but not for ever.
 func (l *life) end(svc service) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*DefaultStop)
-	defer cancel()
+	limit := time.AfterFunc(3*DefaultStop, func() {
+		slog.Error("the adapter does not stop its server; leaving")
+		os.Exit(1)
+	})
+	defer limit.Stop()
 	done := make(chan struct{})
 	go func() {
 		l.calls.Wait()
@@ -195,10 +199,10 @@ func (l *life) end(svc service) {
 	}()
 	select {
 	case <-done:
-	case <-ctx.Done():
+	case <-time.After(DefaultStop):
 		slog.Error("a call does not end; stopping the server under it")
 	}
-	if err := svc.end(context.WithoutCancel(ctx)); err != nil {
+	if err := svc.end(context.Background()); err != nil {
 		slog.Error("the server could not be stopped", "error", err)
 	}
 	// go-plugin closed the socket; its directory is the host's, who may be gone.
