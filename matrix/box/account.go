@@ -61,10 +61,10 @@ func (a *account) update(roots []int) int64 {
 			}
 			a.ours[k] = o
 		}
-		// A child of a process that was ours before was born ours: all of its time counts. What appears below a plugin
+		// A child of a process that is ours already was born ours: all of its time counts. What appears below a plugin
 		// while the watch runs is the engine that is being started, before anybody names it.
 		for _, c := range a.proc.children(pid) {
-			visit(c, owned{parent: k, depth: o.depth + 1, engine: o.engine || a.next && o.depth == 1}, known)
+			visit(c, owned{parent: k, depth: o.depth + 1, engine: o.engine || a.next && o.depth == 1}, known || counted)
 		}
 	}
 	for _, r := range roots {
