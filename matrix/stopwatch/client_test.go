@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -62,8 +63,11 @@ func TestClosedLoop(t *testing.T) {
 	if cost.Events != 24*7 || cost.Bytes == 0 || !cost.LatenessP50.Present() || !cost.CPUPerEvent.Present() {
 		t.Errorf("cost %+v", cost)
 	}
-	if rec.End <= rec.Start {
-		t.Errorf("window [%d, %d]", rec.Start, rec.End)
+	if rec.End <= rec.Start || d.BaseURL != "http://"+rec.Address {
+		t.Errorf("window [%d, %d], address %s", rec.Start, rec.End, rec.Address)
+	}
+	if runtime.GOOS == "linux" && !cost.LagP50.Present() {
+		t.Error("no kernel receive stamps")
 	}
 }
 

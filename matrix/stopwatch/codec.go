@@ -16,7 +16,7 @@ import (
 // (u length, bytes), in this order:
 //
 //	"broker/arrivals\n"  u version
-//	s repetition, u expect cold (0|1), s start, u window length, u planned, u cpu ns + 1 (0: unknown), u gc pauses, u gc pause ns, u dials, string stopped
+//	s repetition, u expect cold (0|1), s start, u window length, u planned, u cpu ns + 1 (0: unknown), u gc pauses, u gc pause ns, u dials, string stopped, string address
 //	u number of exchanges, then each:
 //	  u index, string prompt id, u expected prompt tokens + 1 (0: unknown)
 //	  u scheduled, u begin + 1, u sent + 1, u end (0 in the + 1 fields: never), u ending, string error
@@ -92,6 +92,7 @@ func (r *Recording) WriteTo(w io.Writer) (int64, error) {
 		e.u(v)
 	}
 	e.str(r.Stopped)
+	e.str(r.Address)
 	e.u(int64(len(r.Exchanges)))
 	for i := range r.Exchanges {
 		e.exchange(&r.Exchanges[i])
@@ -164,6 +165,7 @@ func NewReader(r io.Reader) (*Reader, error) {
 	h.GCPauseNs = d.u("gc pause ns", math.MaxInt64)
 	h.Dials = int(d.u("dials", math.MaxInt32))
 	h.Stopped = d.str("stopped")
+	h.Address = d.str("address")
 	d.left = d.u("number of exchanges", maxRequests)
 	if d.err != nil {
 		return nil, fmt.Errorf("header: %w", d.err)

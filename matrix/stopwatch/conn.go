@@ -17,13 +17,16 @@ type conn struct {
 	raw  syscall.RawConn
 	wake func(fd uintptr) bool // bound once: a closure per read would allocate
 
-	// The read in progress and its result.
-	buf []byte
+	last reading // of the read in progress
+	sys  receiver
+}
+
+// reading is what one read returned: how many bytes, when, how long after the kernel had them (-1: it did not say).
+type reading struct {
 	n   int
 	at  time.Time
 	lag int64
 	err error
-	oob [128]byte
 }
 
 func dial(ctx context.Context, address string) (*conn, error) {

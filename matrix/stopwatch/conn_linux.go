@@ -14,34 +14,49 @@ func (c *conn) stampKernel() {
 	_ = c.raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1) })
 }
 
-// read waits for bytes and returns how many came, when the read returned, and how long after the kernel had them; -1 where
-// it did not say. For TCP the kernel's stamp is that of the last segment merged into the read.
-func (c *conn) read(b []byte) (n int, at time.Time, lag int64, err error) {
-	c.buf = b
-	err = c.raw.Read(c.wake)
-	c.buf = nil
+// receiver is the message of the receive call. It lives as long as the connection: unix.Recvmsg would allocate one a read.
+type receiver struct {
+	msg unix.Msghdr
+	iov unix.Iovec
+	oob [128]byte
+}
+
+// read waits for bytes. For TCP the kernel's stamp is that of the last segment merged into the read.
+func (c *conn) read(b []byte) reading {
+	r := &c.sys
+	r.iov.Base = &b[0]
+	r.iov.SetLen(len(b))
+	err := c.raw.Read(c.wake)
+	r.iov.Base = nil
 	if err != nil {
-		return 0, time.Now(), -1, err
+		return reading{at: time.Now(), lag: -1, err: err}
 	}
-	return c.n, c.at, c.lag, c.err
+	return c.last
 }
 
 func (c *conn) receive(fd uintptr) bool {
+	r := &c.sys
 	for {
-		n, oobn, _, _, err := unix.Recvmsg(int(fd), c.buf, c.oob[:], 0)
-		switch err {
-		case unix.EINTR:
+		r.msg.Iov, r.msg.Control, r.msg.Flags = &r.iov, &r.oob[0], 0
+		r.msg.SetIovlen(1)
+		r.msg.SetControllen(len(r.oob))
+		n, _, errno := unix.Syscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&r.msg)), 0)
+		at := time.Now()
+		switch {
+		case errno == unix.EINTR:
 			continue
-		case unix.EAGAIN:
+		case errno == unix.EAGAIN:
 			return false
+		case errno != 0:
+			c.last = reading{at: at, lag: -1, err: errno}
+			return true
 		}
-		c.at = time.Now()
-		c.n, c.lag, c.err = max(n, 0), -1, err
-		if err == nil && n == 0 {
-			c.err = io.EOF
+		c.last = reading{n: int(n), at: at, lag: -1}
+		if n == 0 {
+			c.last.err = io.EOF
 		}
-		if stamp := kernelStamp(c.oob[:max(oobn, 0)]); stamp > 0 {
-			c.lag = max(0, c.at.UnixNano()-stamp)
+		if stamp := kernelStamp(r.oob[:r.msg.Controllen]); stamp > 0 {
+			c.last.lag = max(0, at.UnixNano()-stamp)
 		}
 		return true
 	}
@@ -67,7 +82,7 @@ func kernelStamp(oob []byte) int64 {
 func (c *conn) stale() bool {
 	gone := true
 	_ = c.raw.Control(func(fd uintptr) {
-		_, _, err := unix.Recvfrom(int(fd), c.oob[:1], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		_, _, err := unix.Recvfrom(int(fd), c.sys.oob[:1], unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		gone = err != unix.EAGAIN
 	})
 	return gone

@@ -4,12 +4,15 @@ package stopwatch
 
 import "time"
 
+// receiver holds nothing here.
+type receiver struct{}
+
 func (c *conn) stampKernel() {}
 
-// read waits for bytes and returns how many came and when; without a kernel stamp the lag is -1.
-func (c *conn) read(b []byte) (n int, at time.Time, lag int64, err error) {
-	n, err = c.net.Read(b)
-	return n, time.Now(), -1, err
+// read waits for bytes; there is no kernel stamp.
+func (c *conn) read(b []byte) reading {
+	n, err := c.net.Read(b)
+	return reading{n: n, at: time.Now(), lag: -1, err: err}
 }
 
 func (c *conn) receive(uintptr) bool { return true }

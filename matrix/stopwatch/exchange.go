@@ -71,17 +71,17 @@ func (s *pass) receive(k *conn, x *Exchange, deadline time.Time) bool {
 		}
 		_ = k.net.SetReadDeadline(limit) // a closed connection says so in the read
 		tail := block[len(block):min(cap(block), len(block)+maxRead)]
-		n, at, lag, err := k.read(tail)
-		last = at
-		if err != nil {
+		r := k.read(tail)
+		last = r.at
+		if r.err != nil {
 			x.Wire[len(x.Wire)-1] = block
-			s.readEnd(x, &w, at, deadline, err)
+			s.readEnd(x, &w, r, deadline)
 			return false
 		}
-		block = block[:len(block)+n]
-		x.Segments = append(x.Segments, Segment{At: s.clock.at(at), Lag: lag, Bytes: n})
-		size += int64(n)
-		rest := tail[:n]
+		block = block[:len(block)+r.n]
+		x.Segments = append(x.Segments, Segment{At: s.clock.at(r.at), Lag: r.lag, Bytes: r.n})
+		size += int64(r.n)
+		rest := tail[:r.n]
 		for len(rest) > 0 && w.state != atEnd && w.err == nil {
 			_, rest = w.next(rest)
 		}
@@ -96,25 +96,25 @@ func (s *pass) receive(k *conn, x *Exchange, deadline time.Time) bool {
 			continue
 		}
 		x.Wire[len(x.Wire)-1] = block
-		x.End = s.clock.at(at)
+		x.End = s.clock.at(r.at)
 		return x.Ending == EndClean && !w.close && len(rest) == 0
 	}
 }
 
 // readEnd says why reading ended without the answer being whole.
-func (s *pass) readEnd(x *Exchange, w *wire, at time.Time, deadline time.Time, err error) {
-	x.End = s.clock.at(at)
+func (s *pass) readEnd(x *Exchange, w *wire, r reading, deadline time.Time) {
+	x.End = s.clock.at(r.at)
 	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded) && !at.Before(deadline):
+	case errors.Is(r.err, os.ErrDeadlineExceeded) && !r.at.Before(deadline):
 		x.Ending, x.Error = EndTotal, fmt.Sprintf("not finished within the total limit of %v", s.total)
-	case errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.Is(r.err, os.ErrDeadlineExceeded):
 		x.Ending, x.Error = EndIdle, fmt.Sprintf("no byte came for the idle limit of %v", s.idle)
-	case errors.Is(err, io.EOF) && w.state == inRest:
+	case errors.Is(r.err, io.EOF) && w.state == inRest:
 		x.Ending = EndClean
-	case errors.Is(err, io.EOF):
+	case errors.Is(r.err, io.EOF):
 		x.Ending, x.Error = EndEarly, "the server closed the connection before the answer was whole"
 	default:
-		x.Ending, x.Error = EndReset, err.Error()
+		x.Ending, x.Error = EndReset, r.err.Error()
 	}
 }
 

@@ -93,6 +93,7 @@ func responseCap(d matrix.Dialect, p matrix.Point) int64 {
 func (s *pass) run(ctx context.Context) {
 	for _, k := range s.client.slots {
 		s.open[k] = struct{}{}
+		s.rec.Address = k.net.RemoteAddr().String()
 	}
 	cancel := context.AfterFunc(ctx, s.end)
 	defer cancel()

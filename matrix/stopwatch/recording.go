@@ -45,8 +45,9 @@ type Exchange struct {
 type Recording struct {
 	Repetition int
 	ExpectCold bool
-	Start      int64 // CLOCK_MONOTONIC ns
-	End        int64 // CLOCK_MONOTONIC ns
+	Start      int64  // CLOCK_MONOTONIC ns
+	End        int64  // CLOCK_MONOTONIC ns
+	Address    string // the address that answered
 	Planned    int
 	Exchanges  []Exchange
 	CPU        int64  // ns of process CPU time in the window, user + system, all of the process; -1: unknown

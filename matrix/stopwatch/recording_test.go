@@ -22,6 +22,7 @@ func sample(t testing.TB) *Recording {
 	}
 	r := recorded(wire, 500, EndClean)
 	r.Repetition, r.ExpectCold, r.Start, r.Planned, r.CPU, r.GCPauses, r.GCPauseNs, r.Dials, r.Stopped = -1, true, 1e15, 4, 12345, 2, 999, 1, "request 1: gone"
+	r.Address = "127.0.0.1:8000"
 	r.End = r.Start + 5e9
 	r.Exchanges[0].Expected = matrix.Some(int64(11))
 	r.Exchanges[0].Segments[3].Lag = 40_000
@@ -106,7 +107,7 @@ func TestRecordingHostile(t *testing.T) {
 			t.Fatalf("cut at %d of %d: %v", n, len(whole), err)
 		}
 	}
-	header := recordingMagic + "\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+	header := recordingMagic + "\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 	huge := "\xff\xff\xff\xff\xff\xff\xff\xff\x7f"
 	for name, c := range map[string]struct{ in, want string }{
 		"empty":             {"", "does not begin"},

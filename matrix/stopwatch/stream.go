@@ -76,11 +76,10 @@ type stream struct {
 	sofar    int64
 	firstSum matrix.Opt[int64]
 
-	sum     hash.Hash
-	out     []byte // text of choice 0 in order of arrival, not yet in sum unless kept
-	last    []byte // cumulative forms: the source of the text so far
-	scratch []byte
-	texts   []texts
+	sum   hash.Hash
+	out   []byte // text of choice 0 in order of arrival, not yet in sum unless kept
+	last  []byte // cumulative forms: the source of the text so far
+	texts []texts
 }
 
 // tally is one token source that runs along the stream.
@@ -107,7 +106,7 @@ func (st *stream) reset(a asked, emit func(matrix.StreamEvent)) {
 		sum = sha256.New()
 	}
 	sum.Reset()
-	*st = stream{ask: a, emit: emit, s: scanner{key: st.s.key}, c: st.c, sum: sum, out: st.out[:0], last: st.last[:0], scratch: st.scratch,
+	*st = stream{ask: a, emit: emit, s: scanner{key: st.s.key}, c: st.c, sum: sum, out: st.out[:0], last: st.last[:0],
 		model: st.model[:0], fingerprint: st.fingerprint[:0], firstToken: -1, usageEvent: -1, firstAnswer: -1, malformed: -1, best: -1}
 	for i, name := range []string{sourceIDs, sourceRunning, sourcePredicted, sourceTimings} {
 		t := tally{name: name, kind: matrix.CountLossy}
