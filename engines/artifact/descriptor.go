@@ -90,10 +90,7 @@ func (c *census) shares(gguf bool, bits int64) (shares map[string]Share, paramet
 	for name, m := range c.modules {
 		method, n := m.method(bits)
 		if gguf {
-			method, n = strings.ToLower(cmpOr(m.dtype, "f32")), m.stored
-			if label, ok := plainTypes[m.dtype]; ok {
-				method = label
-			}
+			method, n = ggufMethod(cmpOr(m.dtype, "F32")), m.stored
 		}
 		s := shares[method]
 		shares[method] = Share{s.Tensors + m.count, s.Parameters + n, s.Bytes + m.bytes}
@@ -106,13 +103,48 @@ func (c *census) shares(gguf bool, bits int64) (shares map[string]Share, paramet
 	return shares, parameters, unscaled
 }
 
+func ggufMethod(dtype string) string { return cmpOr(plainTypes[dtype], strings.ToLower(dtype)) }
+
+// fallbacks are what llama-quantize takes where rows are no whole blocks of 256 (llama-quant.cpp): a Q4_K_M of a model 640 wide
+// is mostly Q5_0.
+var fallbacks = map[string]string{"Q5_0": "Q4_K", "Q5_1": "Q5_K", "Q8_0": "Q6_K", "IQ4_NL": "Q3_K"}
+
+// intended is the type that a recipe gave to a tensor before falling back; only a file that holds k-quants has such a recipe.
+func (m *module) intended(kquants bool) string {
+	if meant, ok := fallbacks[m.dtype]; ok && kquants && m.dims[0]%256 != 0 {
+		return meant
+	}
+	return m.dtype
+}
+
+// layered are the shares of the layers of a GGUF by intended type. Embedding and output take another type in most recipes, so
+// that a small model would be named after its vocabulary.
+func (c *census) layered() map[string]Share {
+	kquants, blocks := false, false
+	for name, m := range c.modules {
+		kquants = kquants || strings.HasSuffix(m.dtype, "_K")
+		blocks = blocks || strings.HasPrefix(name, "blk.")
+	}
+	shares := map[string]Share{}
+	for name, m := range c.modules {
+		if !blocks || strings.HasPrefix(name, "blk.") {
+			method := ggufMethod(cmpOr(m.intended(kquants), "F32"))
+			shares[method] = Share{Parameters: shares[method].Parameters + m.stored}
+		}
+	}
+	return shares
+}
+
 // minor is the share of all parameters below which a method does not name an artifact [own]: loaders keep an odd
 // projector or a fallback row in another type.
 const minor = 0.01
 
 // label names what the tensors are: one quantization method, "mixed(a+b)" with the larger one first, or the plain type that
-// most parameters have. In a GGUF the k-quants and their fallbacks are one recipe, named by the type that most parameters have.
+// most parameters have. In a GGUF the k-quants are one recipe, named by the type that most parameters of the layers have.
 func label(shares map[string]Share, gguf bool, c *census) string {
+	if gguf {
+		shares = c.layered()
+	}
 	var quantized, plain []string
 	var total int64
 	for _, s := range shares {
@@ -166,7 +198,7 @@ func size(main string, c *census) string {
 	count := map[string]int{}
 	for name, m := range c.modules {
 		if strings.HasPrefix(name, "blk.") && (strings.Contains(name, ".attn_v") || strings.Contains(name, ".ffn_down") || strings.Contains(name, ".attn_qkv")) {
-			count[m.dtype]++
+			count[m.intended(true)]++
 		}
 	}
 	switch {

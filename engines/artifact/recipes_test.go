@@ -194,6 +194,11 @@ func TestGGUFRecipes(t *testing.T) {
 		{name: "mxfp4 moe", pairs: ggufModel("gpt-oss", 38), tensors: blocks(8, 39), want: "mxfp4"},
 		{name: "name lies", file: "tiny-Q4_K_M.gguf", pairs: ggufModel("qwen3", 18), tensors: blocks(14, 14), want: "q6_k",
 			contra: "the name tiny-Q4_K_M.gguf says q4_k_m, the tensors are q6_k"},
+		// gemma-3-270m is 640 wide: no row of it is a whole block of a k-quant, but those of ffn_down.
+		{name: "q4_k_m that fell back", pairs: ggufModel("gemma3", 15), want: "q4_k_m", tensors: []ggufEntry{{"token_embd.weight", 8, []uint64{640, 20_000}},
+			{"blk.0.attn_q.weight", 6, []uint64{640, 1024}}, {"blk.0.attn_v.weight", 8, []uint64{640, 256}}, {"blk.0.ffn_up.weight", 6, []uint64{640, 2048}}, {"blk.0.ffn_down.weight", 14, []uint64{2048, 640}},
+			{"blk.1.ffn_down.weight", 12, []uint64{2048, 640}}}},
+		{name: "q8_0 of odd width", pairs: ggufModel("gemma3", 7), want: "q8_0", tensors: []ggufEntry{{"blk.0.attn_q.weight", 8, []uint64{640, 1024}}, {"blk.0.ffn_down.weight", 8, []uint64{2048, 640}}}},
 		{name: "drafter", pairs: ggufModel("qwen35", 15, kv{"qwen35.nextn_predict_layers", uint32(1)}), want: "q4_k_m", drafter: true,
 			tensors: append(blocks(14, 12), ggufEntry{"blk.2.nextn.eh_proj.weight", 12, []uint64{256, 256}})},
 		{name: "mmproj", pairs: []kv{{"general.architecture", "clip"}, {"general.type", "mmproj"}, {"general.file_type", uint32(32)}, {"clip.has_vision_encoder", true}},
