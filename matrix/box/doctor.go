@@ -191,7 +191,7 @@ func (b *Box) checkHost(ctx context.Context, d *Diagnosis) {
 		}
 		d.add("GPU processes", StateNote, "on the card now: PID "+strings.Join(pids, ", "), string(matrix.Cotenant)+" while they stay", "end them before a run")
 	}
-	if _, readable := readKmsg("/dev/kmsg"); !readable {
+	if _, readable := readKmsg("/dev/kmsg", 0); !readable {
 		d.add("kernel log", StateNote, "not readable: a kill by the kernel can be counted but not named", "", "sudo sysctl kernel.dmesg_restrict=0")
 	}
 }

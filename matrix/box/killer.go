@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,14 +25,16 @@ type killers struct {
 	kmsg    string
 	journal func(ctx context.Context, since time.Time) string
 	since   time.Time
+	boot    int64            // the same on the kernel's clock, ns
 	ooms    int64            // vmstat oom_kill at the start; -1 unknown
 	groups  map[string]int64 // counter file → oom_kill when first seen
 	member  map[int][]string // pid → counter files of its control groups
+	paths   map[int][]string // pid → its control groups
 }
 
-func newKillers(proc procfs) *killers {
-	k := &killers{proc: proc, cgroups: "/sys/fs/cgroup", kmsg: "/dev/kmsg", journal: journal, since: time.Now(), ooms: -1,
-		groups: map[string]int64{}, member: map[int][]string{}}
+func newKillers(proc procfs, now int64) *killers {
+	k := &killers{proc: proc, cgroups: "/sys/fs/cgroup", kmsg: "/dev/kmsg", journal: journal, since: time.Now(), boot: now, ooms: -1,
+		groups: map[string]int64{}, member: map[int][]string{}, paths: map[int][]string{}}
 	if v, ok := proc.vmCounters("oom_kill")["oom_kill"]; ok {
 		k.ooms = v
 	}
@@ -45,7 +48,7 @@ func (k *killers) follow(pids []int) {
 			continue
 		}
 		files := k.counterFiles(pid)
-		k.member[pid] = files
+		k.member[pid] = files // noted even when there are none, so that it is asked once
 		for _, f := range files {
 			if _, seen := k.groups[f]; !seen {
 				if v, ok := oomKills(f); ok {
@@ -69,6 +72,7 @@ func (k *killers) counterFiles(pid int) []string {
 		if len(f) != 3 || f[2] == "/" {
 			continue // the root group has no limit
 		}
+		k.paths[pid] = append(k.paths[pid], f[2])
 		switch {
 		case f[0] == "0":
 			out = append(out, filepath.Join(k.cgroups, f[2], "memory.events"))
@@ -101,11 +105,11 @@ func (k *killers) who(ctx context.Context, p matrix.Process) string {
 			return fmt.Sprintf("its control group's memory limit (%s: oom_kill rose by %d)", f, now-before)
 		}
 	}
-	log, readable := readKmsg(k.kmsg)
+	log, readable := readKmsg(k.kmsg, k.boot/1000)
 	if line, ok := kernelKill(log, p.PID); ok {
 		return "the kernel's OOM killer: " + line
 	}
-	if line, ok := daemonKill(k.journal(ctx, k.since), p.PID); ok {
+	if line, ok := daemonKill(k.journal(ctx, k.since), p.PID, k.paths[p.PID]); ok {
 		return line
 	}
 	if now, ok := k.proc.vmCounters("oom_kill")["oom_kill"]; ok && k.ooms >= 0 && now > k.ooms && !readable {
@@ -117,7 +121,7 @@ func (k *killers) who(ctx context.Context, p matrix.Process) string {
 var (
 	kernelKilled = regexp.MustCompile(`(?:Out of memory|Memory cgroup out of memory|oom-kill).*?(?:Killed process |pid=)(\d+)\b`)
 	earlyoom     = regexp.MustCompile(`sending SIG(?:TERM|KILL) to process (\d+)\b`)
-	oomd         = regexp.MustCompile(`Killed .*(?:memory pressure|memory used)`)
+	oomd         = regexp.MustCompile(`Killed (/\S+) due to memory`)
 )
 
 // kernelKill finds the kernel's own line about ending this process. Other lines of a driver or the kernel (NVRM …
@@ -125,13 +129,14 @@ var (
 func kernelKill(log string, pid int) (string, bool) { return lastMatch(log, kernelKilled, pid) }
 
 // daemonKill finds an out-of-memory daemon's line. systemd-oomd names a control group, not a process.
-func daemonKill(log string, pid int) (string, bool) {
+func daemonKill(log string, pid int, groups []string) (string, bool) {
 	if line, ok := lastMatch(log, earlyoom, pid); ok {
 		return "earlyoom: " + line, true
 	}
 	for l := range strings.Lines(log) {
-		if oomd.MatchString(l) {
-			return "systemd-oomd, by its journal in the same minutes: " + strings.TrimSpace(l), true
+		m := oomd.FindStringSubmatch(l)
+		if m != nil && slices.ContainsFunc(groups, func(g string) bool { return g == m[1] || strings.HasPrefix(g, m[1]+"/") }) {
+			return "systemd-oomd: " + strings.TrimSpace(l), true
 		}
 	}
 	return "", false
@@ -147,8 +152,9 @@ func lastMatch(log string, re *regexp.Regexp, pid int) (string, bool) {
 	return found, found != ""
 }
 
-// readKmsg reads what the kernel log still holds; reading it needs a permission that many boxes withhold.
-func readKmsg(path string) (string, bool) {
+// readKmsg reads what the kernel log holds since a time of its own clock, in µs since boot; reading it needs a permission
+// that many boxes withhold.
+func readKmsg(path string, since int64) (string, bool) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", false
@@ -164,9 +170,16 @@ func readKmsg(path string) (string, bool) {
 		if err != nil || n <= 0 {
 			break
 		}
-		_, text, _ := strings.Cut(string(buf[:n]), ";")
-		line, _, _ := strings.Cut(text, "\n")
-		out.WriteString(line + "\n")
+		for l := range strings.Lines(string(buf[:n])) {
+			head, text, ok := strings.Cut(l, ";") // priority,sequence,µs,flags;text; lines of a record's dictionary begin with a space
+			f := strings.Split(head, ",")
+			if !ok || l[0] == ' ' || len(f) < 3 {
+				continue
+			}
+			if at, err := strconv.ParseInt(f[2], 10, 64); err == nil && at >= since {
+				out.WriteString(strings.TrimSuffix(text, "\n") + "\n")
+			}
+		}
 	}
 	return out.String(), true
 }

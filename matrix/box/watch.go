@@ -55,7 +55,7 @@ type Watch struct {
 func (b *Box) Watch(ctx context.Context, tree func() []int, stop func(why string)) (*Watch, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &Watch{box: b, started: b.opt.Now(), tree: tree, stop: stop, cancel: cancel, account: newAccount(b.proc),
-		arrived: make(chan struct{}), killer: newKillers(b.proc), hostNS: b.proc.initialPIDNamespace()}
+		arrived: make(chan struct{}), killer: newKillers(b.proc, b.opt.Now()), hostNS: b.proc.initialPIDNamespace()}
 	if base, ok := readBaseline(b.runtimePath("baseline.json"), b.bootID); ok {
 		w.base = matrix.Some(base)
 	}

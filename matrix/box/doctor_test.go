@@ -1,0 +1,195 @@
+package box
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"enginebroker/matrix"
+)
+
+// A load of 2000 tokens, as long as it is let.
+func tokens(n int64) func(context.Context, func([]int)) (int64, error) {
+	return func(ctx context.Context, processes func([]int)) (int64, error) {
+		processes([]int{4242})
+		<-ctx.Done()
+		return n, ctx.Err()
+	}
+}
+
+func TestDoctorCertifiesUnderItsOwnLoad(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		edit   func(at int64, v map[string]int64)
+		tokens int64
+		costs  string // of the finding about clocks; empty: ok
+		fix    string
+		pin    string
+	}{
+		{"flat", nil, 2000, "", "", "pinned"},
+		{"N07: healthy at idle, collapsed under load", func(at int64, v map[string]int64) { v[matrix.FieldSMClock] = 695 }, 2000, "CLOCK_DEGRADED_STATE", "AC power", "unpinned"},
+		{"N06: busy without a token is a hang, not a clock", func(at int64, v map[string]int64) { v[matrix.FieldSMClock] = 695 }, 0, "ENGINE_HUNG", "log", "unpinned"},
+		{"unpinned", func(at int64, v map[string]int64) { v[matrix.FieldSMClock] = 2281 + at/second%2*124 }, 2000, "CLOCK_SPREAD", "nvidia-smi -lgc 2190", "unpinned"},
+		{"idle", func(at int64, v map[string]int64) { v[matrix.FieldUtilization] = 0 }, 2000, "CLOCK_FEW_BUSY_SAMPLES", "larger", "unpinned"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newProc(t)
+			synctest.Test(t, func(t *testing.T) {
+				now := since()
+				g := newGPU("NVIDIA GB10", now, func(at int64) map[string]int64 {
+					v := healthy(at)
+					if c.edit != nil {
+						c.edit(at, v)
+					}
+					return v
+				})
+				b := open(t, p, Options{Sampler: g, Now: now})
+				d, err := b.Doctor(t.Context(), Checks{Load: tokens(c.tokens), CleanWindow: func(n int) float64 { return 0.021 }})
+				if err != nil {
+					t.Fatal(err)
+				}
+				f := find(t, d, "clocks")
+				if (f.State == StateOK) != (c.costs == "") || !strings.Contains(f.Costs, c.costs) || !strings.Contains(f.Fix, c.fix) {
+					t.Errorf("%+v", f)
+				}
+				if b.PinState() != c.pin {
+					t.Errorf("pin state %s", b.PinState())
+				}
+				if advised := slices.ContainsFunc(d.Findings, func(f Finding) bool { return f.What == "unpinned run" }); advised != (c.pin != "pinned") {
+					t.Errorf("advice on unpinned runs: %v", advised)
+				}
+			})
+		})
+	}
+}
+
+func find(t *testing.T, d Diagnosis, what string) Finding {
+	t.Helper()
+	i := slices.IndexFunc(d.Findings, func(f Finding) bool { return f.What == what })
+	if i < 0 {
+		t.Fatalf("no finding about %s in %+v", what, d.Findings)
+	}
+	return d.Findings[i]
+}
+
+// Every line that keeps the box from certifying says what to do, and the whole is plain JSON.
+func TestDoctorNamesTheFix(t *testing.T) {
+	p := newProc(t)
+	synctest.Test(t, func(t *testing.T) {
+		now := since()
+		g := newGPU("NVIDIA GB10", now, healthy)
+		g.device.Facts = matrix.Facts{{Name: matrix.DeviceFactPersistence, Value: "off"}, {Name: "mig", Value: "on"}}
+		g.device.Fields = map[string]matrix.ReadingStatus{matrix.FieldSMClock: matrix.ReadingNoPermission}
+		p.put("stat", "")
+		p.put("vmstat", "nothing 1\n")
+		b := open(t, p, Options{Sampler: g, Now: now})
+		d, err := b.Doctor(t.Context(), Checks{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, what := range []string{"persistence", "MIG", matrix.FieldSMClock, matrix.FieldProcesses, "CPU times", "swap counters", "clocks"} {
+			if f := find(t, d, what); f.State != StateCannot || f.Fix == "" || f.Costs == "" {
+				t.Errorf("%+v", f)
+			}
+		}
+		if len(d.Uncertified()) < 7 {
+			t.Errorf("%d lines", len(d.Uncertified()))
+		}
+		if _, err := json.Marshal(d); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestDoctorOnACPU(t *testing.T) {
+	d, err := open(t, newProc(t), Options{}).Doctor(t.Context(), Checks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Certifies != matrix.Provisional || find(t, d, "profile").Costs != string(matrix.BoxUncertified) {
+		t.Errorf("%+v", d)
+	}
+	d, err = open(t, newProc(t), Options{Profile: "simulated"}).Doctor(t.Context(), Checks{})
+	if err != nil || !d.Simulated || !strings.Contains(d.Findings[0].Saw, "SIMULATED") {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+func TestLive(t *testing.T) {
+	p := newProc(t)
+	synctest.Test(t, func(t *testing.T) {
+		now := since()
+		b := open(t, p, Options{Sampler: newGPU("NVIDIA GB10", now, healthy), Now: now})
+		n := 0
+		for s, err := range b.Live(t.Context(), time.Second) {
+			if err != nil || s.AvailableKiB != 112<<20 || !s.GPU.Present() || s.Holder.Present() {
+				t.Errorf("%+v, %v", s, err)
+			}
+			p.cpu(1000+int64(n+1)*50, 0, 100000+int64(n+1)*200)
+			if n++; n == 3 {
+				if v, ok := s.Busy.Get(); !ok || v != 0.25 {
+					t.Errorf("busy %v %v, want 0.25", v, ok)
+				}
+				break
+			}
+		}
+	})
+}
+
+// A watch over a whole window: telemetry, host and memory come together, and a plugin that hangs costs samples alone.
+func TestWatchWindow(t *testing.T) {
+	p := newProc(t)
+	synctest.Test(t, func(t *testing.T) {
+		now := since()
+		g := newGPU("NVIDIA GB10", now, healthy)
+		g.procs = []matrix.GPUProcess{{PID: 9}}
+		p.process(9, 1, 0, 0, 1, "")
+		b := open(t, p, Options{Sampler: g, Now: now})
+		if _, err := b.Baseline(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w, err := b.Watch(t.Context(), func() []int { return nil }, func(string) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		start := now()
+		p.memory(70 << 20)
+		time.Sleep(10 * time.Second)
+		p.cpu(1000+400, 40, 100000+2000)
+		e, clock, raw := w.Window(start, now(), nil)
+		c, ok := clock.Get()
+		if !ok || len(c.Seconds) < 10 || raw == nil {
+			t.Errorf("clock %+v", c)
+		}
+		if e.ForeignGPU.Or(0) != 1 || e.PeakMemDeltaKiB.Or(0) != 42<<20 || e.ThermalDelta.Or(-1) != 0 || e.SwapDelta.Or(-1) != 0 || e.BootIDEnd != bootA || len(e.Unevaluable) > 0 {
+			t.Errorf("%+v", e)
+		}
+		if f, ok := e.ForeignCPU.Get(); !ok || f <= 0 {
+			t.Errorf("foreign CPU %v %v", f, ok)
+		}
+		w.Close()
+	})
+}
+
+// A telemetry source that is silent from the start: the window waits its limit and says what is missing.
+func TestWatchWithSilentTelemetry(t *testing.T) {
+	p := newProc(t)
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, p, Options{Sampler: several{"NVIDIA GB10"}, Now: since()})
+		w, err := b.Watch(t.Context(), func() []int { return nil }, func(string) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		e, clock, _ := w.Window(1, second, nil)
+		if clock.Present() || !contains(e.Unevaluable, string(matrix.Cotenant)) {
+			t.Errorf("%v %+v", clock, e)
+		}
+		w.Close()
+	})
+}
