@@ -49,9 +49,9 @@ func (r *Rate) merge(o Rate) { r.Hits, r.Of = r.Hits+o.Hits, r.Of+o.Of }
 // Row is what one scenario does, in rates over series.
 type Row struct {
 	Name           string
-	FalseDirection Rate // equal arms, one grid: FASTER or SLOWER
+	FalseDirection Rate // equal arms, one grid: a better arm is named, be it inside the margin
 	Excludes       Rate // equal arms: the 95 % t interval excludes the truth
-	TwoGrids       Rate // equal arms: a direction that the interval across two grids supports
+	TwoGrids       Rate // equal arms, two grids: a better arm is named and the interval across grids excludes equality
 	FalseEqual     Rate // arms that differ by exactly the margin: EQUIVALENT
 	Power          Rate // arms that differ by the effect: the right direction
 	Naive          map[string]Rate
@@ -119,26 +119,20 @@ const (
 // series simulates one series of each truth.
 func (r *Row) series(d Disturbance, o Options, rng *stats.SplitMix64) error {
 	judge := func(effect float64, grids int) (matrix.Cell, error) { return run(d, o, rng, effect, grids) }
-	winner := func(c matrix.Cell) bool { return c.Direction == matrix.DirFaster || c.Direction == matrix.DirSlower }
 	equal := -d.shift() // so that the arms' true means are equal
 	cell, err := judge(equal, 1)
 	if err != nil {
 		return err
 	}
-	r.FalseDirection.count(winner(cell))
-	if n, ok := cell.Numbers.Get(); ok {
-		if i, ok := n.Interval.Get(); ok {
-			r.Excludes.count(i.Lo > 0 || i.Hi < 0)
-		}
+	r.FalseDirection.count(claims(cell))
+	if i, ok := interval(cell); ok {
+		r.Excludes.count(i.Lo > 0 || i.Hi < 0)
 	}
 	if cell, err = judge(equal, 2); err != nil {
 		return err
 	}
-	unsupported := false
-	for _, code := range cell.Codes() {
-		unsupported = unsupported || code == matrix.GridInterval
-	}
-	r.TwoGrids.count(winner(cell) && !unsupported)
+	i, ok := interval(cell)
+	r.TwoGrids.count(claims(cell) && ok && (i.Lo > 0 || i.Hi < 0))
 	if cell, err = judge(equal+stats.Margin(0.02), 1); err != nil {
 		return err
 	}
@@ -148,6 +142,16 @@ func (r *Row) series(d Disturbance, o Options, rng *stats.SplitMix64) error {
 	}
 	r.Power.count(cell.Direction == matrix.DirFaster)
 	return r.naive(d, o, rng, equal)
+}
+
+// claims reports that a cell names a better arm, be it inside the margin of an EQUIVALENT one.
+func claims(c matrix.Cell) bool {
+	named := func(d matrix.Direction) bool { return d == matrix.DirFaster || d == matrix.DirSlower }
+	return named(c.Direction) || named(c.Numbers.Or(matrix.Numbers{}).Detected)
+}
+
+func interval(c matrix.Cell) (matrix.Interval, bool) {
+	return c.Numbers.Or(matrix.Numbers{}).Interval.Get()
 }
 
 // run plans one run of two arms, scripts its grids, runs again what the judge asks for, and returns its cell.

@@ -22,7 +22,7 @@ type Disturbance struct {
 	State    float64 // size of a second load state, on StateP of the loads
 	StateP   float64
 	StateOne bool    // only the first arm has it
-	Grid     float64 // SD of an effect of (grid, arm)
+	Grid     float64 // SD of the effect of a grid on the ratio
 }
 
 // Disturbances are the scenarios of protocol §7.1 and §7.7. Sizes come from that section: block and load noise around
@@ -86,7 +86,7 @@ func (d Disturbance) script(rng *stats.SplitMix64, first string, loads int, effe
 		if d.Grid != 0 {
 			key := [2]any{l.Grid, l.Arm}
 			if _, ok := grid[key]; !ok {
-				grid[key] = d.Grid * normal(rng)
+				grid[key] = d.Grid / math.Sqrt2 * normal(rng)
 			}
 			x += grid[key]
 		}
