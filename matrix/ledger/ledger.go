@@ -144,7 +144,8 @@ func Open(dir string) (*Run, Findings, error) {
 }
 
 // Read replays a run for reading. Records up to the first one that does not verify can be read; the findings say what is
-// lost. The error is set when nothing can be read: no plan, or none that its ledger was written for.
+// lost. The error is set when nothing can be read: no plan, or none that its ledger was written for. Beside a live writer the
+// record being written may be found torn; the head is read first, so that a running append is never taken for a loss.
 func Read(dir string) (*Run, Findings, error) { return open(dir, realDisk()) }
 
 func open(dir string, d disk) (*Run, Findings, error) {
