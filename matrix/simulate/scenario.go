@@ -29,7 +29,7 @@ type Disturbance struct {
 // 0.25 %, the drift fitted to six public values (−0.0735 % per load, residual 0.088 %), the rest chosen to be unkind.
 var Disturbances = []Disturbance{
 	{Name: "iid 0.25 %", Load: 0.0025},
-	{Name: "drift of the seed", Load: 0.00088, Drift: -0.000735},
+	{Name: "drift as published", Load: 0.00088, Drift: -0.000735},
 	{Name: "linear −2 %", Load: 0.0025, Drift: -0.02 / 15},
 	{Name: "warm-up −2 %, τ = 3", Load: 0.0025, Warm: -0.02, WarmTau: 3},
 	{Name: "AR(1) φ=.7 0.5 %", AR: 0.005, ARPhi: 0.7},
