@@ -147,13 +147,20 @@ var probePrompt = strings.Repeat("The broker asks this once and then once more. 
 // ready waits for a token, then reads back what was started.
 func (e *engine) ready(ctx context.Context, srv *server, v openai.Values, model string, l process.Launched, progress func(matrix.Progress)) (matrix.Ready, error) {
 	r := srv.request
-	_, err := openai.Ready(ctx, srv.client, openai.Readiness{Model: r.ModelName, Gate: "/health", Prompt: "Hello", Tokens: 2, Extra: sampling(), Echoes: true, Progress: progress})
-	if err != nil {
-		return matrix.Ready{}, err
+	var ready matrix.Ready
+	phase := func(p matrix.Progress) {
+		if p.Phase == "generate" {
+			ready.LoadTime = time.Since(l.Start)
+		}
+		progress(p)
 	}
-	ready := matrix.Ready{FirstToken: time.Since(l.Start), LoadTime: time.Since(l.Start)}
+	_, err := openai.Ready(ctx, srv.client, openai.Readiness{Model: r.ModelName, Gate: "/health", Prompt: "Hello", Tokens: 2, Extra: sampling(), Echoes: true, Progress: phase})
+	if err != nil {
+		return ready, err
+	}
+	ready.FirstToken = time.Since(l.Start)
 	var s state
-	if s, err = readBack(ctx, srv.client); err != nil {
+	if s, err = readBack(ctx, srv.client, srv.request.Policy); err != nil {
 		return ready, err
 	}
 	if err := s.compare(r); err != nil {
@@ -256,7 +263,7 @@ func (e *engine) attach(ctx context.Context, url string, r matrix.StartRequest, 
 	if err != nil {
 		return fail(err)
 	}
-	s, err := readBack(ctx, srv.client)
+	s, err := readBack(ctx, srv.client, srv.request.Policy)
 	if err != nil {
 		return fail(err)
 	}
@@ -303,7 +310,7 @@ func (e *engine) Observe(ctx context.Context) (matrix.State, error) {
 	if st.Processes, err = srv.pids(); err != nil {
 		return st, err
 	}
-	s, err := readBack(ctx, srv.client)
+	s, err := readBack(ctx, srv.client, srv.request.Policy)
 	if err != nil {
 		return st, err
 	}

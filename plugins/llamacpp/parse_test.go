@@ -58,7 +58,7 @@ func TestInterpretRealAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := interpret(p, slots)
+	s := interpret(p, slots, matrix.Policy{})
 	if want := (matrix.Limits{ContextTokens: 2048, Concurrency: 2, KVTokens: 4096}); s.granted != want {
 		t.Errorf("granted %+v", s.granted)
 	}
@@ -67,7 +67,7 @@ func TestInterpretRealAnswers(t *testing.T) {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
-	if without := interpret(p, nil); without.facts.Value(matrix.FactSpeculation).Present() {
+	if without := interpret(p, nil, matrix.Policy{}); without.facts.Value(matrix.FactSpeculation).Present() {
 		t.Error("without /slots nothing is known of speculation: /props says none even while the server drafts")
 	}
 	if _, err := parseProps([]byte(`{"default_generation_settings":{"n_ctx":0}}`)); err == nil {
@@ -106,7 +106,7 @@ func FuzzParse(f *testing.F) {
 		_, _, _ = parseVersion(string(b))
 		if p, err := parseProps(b); err == nil {
 			s, _ := parseSlots(b)
-			interpret(p, s)
+			interpret(p, s, matrix.Policy{})
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -74,7 +75,7 @@ func said(name, value, where string) matrix.Fact {
 }
 
 // readBack asks the server for limits and configuration.
-func readBack(ctx context.Context, c *openai.Client) (state, error) {
+func readBack(ctx context.Context, c *openai.Client, policy matrix.Policy) (state, error) {
 	raw, err := c.Raw(ctx, http.MethodGet, "/props", nil)
 	if err != nil {
 		return state{}, err
@@ -91,12 +92,12 @@ func readBack(ctx context.Context, c *openai.Client) (state, error) {
 	} else if !openai.IsStatus(err, http.StatusNotImplemented) {
 		return state{}, err
 	}
-	return interpret(p, slots), nil
+	return interpret(p, slots, policy), nil
 }
 
 // interpret turns the answers into facts. /props says speculation none even while the server drafts; /slots tells
 // (engines.md E2).
-func interpret(p props, slots []slot) state {
+func interpret(p props, slots []slot, policy matrix.Policy) state {
 	s := state{granted: matrix.Limits{ContextTokens: p.Settings.NCtx, Concurrency: p.TotalSlots, KVTokens: p.Settings.NCtx * p.TotalSlots}}
 	if len(slots) > 0 {
 		s.granted = matrix.Limits{ContextTokens: slots[0].NCtx, Concurrency: len(slots)}
@@ -125,7 +126,7 @@ func interpret(p props, slots []slot) state {
 	case ok && !drafts:
 		s.facts = append(s.facts, seen(matrix.FactSpeculation, "none", "/slots speculative"))
 	case ok:
-		s.facts = append(s.facts, seen(matrix.FactSpeculation, "drafting", "/slots speculative"))
+		s.facts = append(s.facts, seen(matrix.FactSpeculation, cmp.Or(policy.Drafter, "unknown method"), "/slots speculative; the method is the one asked for"))
 	}
 	return s
 }

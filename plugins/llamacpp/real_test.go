@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -197,5 +198,49 @@ func TestRealLeftoverIsFound(t *testing.T) {
 	st, err := lost.Observe(t.Context())
 	if err != nil || st.Alive || st.Exit != matrix.Some(0) {
 		t.Errorf("the server under the same state file (pid %d) still runs: %+v %v", ready.Processes[0].PID, st, err)
+	}
+}
+
+// /props says speculation none even while the server drafts; /slots and the counters tell.
+func TestRealDrafted(t *testing.T) {
+	e := configured(t, engines.Settings{"root": realRoot(t)})
+	r := request(t)
+	r.Policy = matrix.Policy{Kind: matrix.Drafted, Drafter: "ngram-simple", Length: 3}
+	ready, err := e.Start(t.Context(), r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f, _ := ready.Facts.Get(matrix.FactSpeculation); f.Value != "ngram-simple" || f.Standing != matrix.Observed {
+		t.Errorf("%+v", f)
+	}
+	if st, err := e.Observe(t.Context()); err != nil || !st.DraftedTokens.Present() {
+		t.Errorf("%+v %v", st, err)
+	}
+}
+
+// A damaged file and another architecture are told by the line that says so.
+func TestRealBadArtifacts(t *testing.T) {
+	root := realRoot(t)
+	good, err := os.ReadFile(model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		content []byte
+		cause   string
+	}{
+		"truncated": {good[:len(good)/2], "not within the file bounds"},
+		"no GGUF":   {[]byte("hello, this is text"), "invalid magic"},
+	} {
+		r := request(t)
+		r.Artifact.Path = filepath.Join(t.TempDir(), "m.gguf")
+		if err := os.WriteFile(r.Artifact.Path, c.content, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		_, err := configured(t, engines.Settings{"root": root}).Start(t.Context(), r, nil)
+		f, ok := errors.AsType[*matrix.StartFailure](err)
+		if !ok || f.Code != "bad_artifact" || len(f.RootCause) == 0 || !strings.Contains(f.RootCause[0], c.cause) || f.Exit != matrix.Some(1) {
+			t.Errorf("%s: %+v", name, err)
+		}
 	}
 }

@@ -40,6 +40,7 @@ var forbidden = []struct{ prefix, why string }{
 	{"--spec-", "speculation is the policy of the instance, not an argument"}, {"--draft", "speculation is the policy of the instance, not an argument"},
 	{"-md", "speculation is the policy of the instance, not an argument"}, {"--model-draft", "speculation is the policy of the instance, not an argument"},
 	{"--lookup-cache", "speculation is the policy of the instance, not an argument"},
+	{"--api-key", "the server listens on this machine for this run only, and a key would stand in the record"},
 	{"--ssl-", "the timed client speaks plain HTTP to this machine"}, {"--api-prefix", "the adapter needs the known paths"},
 }
 
@@ -82,8 +83,8 @@ func check(s engines.Settings) []engines.FieldError {
 		}
 	}
 	for name := range v.Map("env") {
-		if strings.HasPrefix(name, "LLAMA_ARG_") {
-			add("env."+name, "sets an argument silently", "use extra_args")
+		if strings.HasPrefix(name, "LLAMA_ARG_") || name == "LLAMA_API_KEY" {
+			add("env."+name, "sets an argument silently", "use extra_args, or a setting")
 		}
 	}
 	return faults

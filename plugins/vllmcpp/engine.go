@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -141,13 +142,19 @@ func (e *engine) Start(ctx context.Context, r matrix.StartRequest, progress func
 
 // ready waits for a token, then reads back what was started.
 func (e *engine) ready(ctx context.Context, srv *server, t process.Tree, progress func(matrix.Progress)) (matrix.Ready, error) {
-	r := srv.request
-	// Connections are refused until the model is loaded; the name in an answer is the request's, so /v1/models tells it.
-	if _, err := openai.Ready(ctx, srv.client, openai.Readiness{Model: r.ModelName, Prompt: "Hello", Tokens: 2, Progress: progress}); err != nil {
-		return matrix.Ready{}, err
+	r, start := srv.request, t.Launched().Start
+	var ready matrix.Ready
+	phase := func(p matrix.Progress) {
+		if p.Phase == "generate" {
+			ready.LoadTime = time.Since(start)
+		}
+		progress(p)
 	}
-	took := time.Since(t.Launched().Start)
-	ready := matrix.Ready{FirstToken: took, LoadTime: took}
+	// Connections are refused until the model is loaded; the name in an answer is the request's, so /v1/models tells it.
+	if _, err := openai.Ready(ctx, srv.client, openai.Readiness{Model: r.ModelName, Prompt: "Hello", Tokens: 2, Progress: phase}); err != nil {
+		return ready, err
+	}
+	ready.FirstToken = time.Since(start)
 	log, err := t.LogTail(process.TailLines)
 	if err != nil {
 		return ready, err
@@ -243,7 +250,7 @@ func (e *engine) identity(ctx context.Context, srv *server, tree []matrix.Proces
 	m, err := srv.client.Metrics(ctx, "/metrics")
 	switch {
 	case err == nil && m.Has("vllm:spec_decode_num_drafts_total"): // exists only where a configuration was given
-		facts = append(facts, seen(matrix.FactSpeculation, "drafting", "/metrics has the spec_decode families"))
+		facts = append(facts, seen(matrix.FactSpeculation, cmp.Or(srv.request.Policy.Drafter, "unknown method"), "/metrics has the spec_decode families; the method is the one asked for"))
 	case err == nil:
 		facts = append(facts, seen(matrix.FactSpeculation, "none", "/metrics has no spec_decode families"))
 	case !openai.IsStatus(err, http.StatusNotFound):

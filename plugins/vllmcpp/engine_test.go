@@ -128,7 +128,7 @@ func TestNewerBuild(t *testing.T) {
 		t.Fatal(err)
 	}
 	fact(t, ready.Facts, matrix.FactContextTokens, "512", matrix.Observed)
-	fact(t, ready.Facts, matrix.FactSpeculation, "drafting", matrix.Observed)
+	fact(t, ready.Facts, matrix.FactSpeculation, "mtp", matrix.Observed)
 	if !slices.Contains(ready.Argv, `{"method":"mtp","num_speculative_tokens":3}`) || !strings.Contains(strings.Join(ready.Argv, " "), "--generation-config vllm") {
 		t.Errorf("%q", ready.Argv)
 	}
@@ -145,7 +145,7 @@ func TestFailures(t *testing.T) {
 		{binary: july, mode: "fatal", code: "bad_artifact", text: "unexpected architecture"},
 		{binary: july, mode: "wrong_model", code: "wrong_model", text: "another"},
 		{binary: july, mode: "caches", code: "prefix_cache", text: "is on"},
-		{binary: newer, mode: "drafts", code: "policy", text: "drafting"},
+		{binary: newer, mode: "drafts", code: "policy", text: "unknown method"},
 		{binary: newer, mode: "clips", code: "limits", text: "granted 256"},
 		{binary: july, mode: "hangs", code: "not_ready", text: "not ready within", change: func(_ *matrix.StartRequest, s engines.Settings) { s["ready_timeout"] = "400ms" }},
 		{binary: july, code: "unsupported_flag", text: "--speculative-config", change: func(r *matrix.StartRequest, _ engines.Settings) {
