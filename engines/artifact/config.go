@@ -1,6 +1,7 @@
 package artifact
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -76,7 +77,7 @@ func (s *hfScheme) label() string {
 		return ""
 	}
 	kind := map[string]string{"float": "fp", "int": "int"}[s.Type]
-	return fmt.Sprintf("%s%g", cmpOr(kind, s.Type), s.NumBits)
+	return fmt.Sprintf("%s%g", cmp.Or(kind, s.Type), s.NumBits)
 }
 
 // modelopt is hf_quant_config.json.
@@ -148,7 +149,7 @@ func (c *claims) take(cfg hfConfig, where string) {
 		c.claim("architecture", strings.Join(cfg.Architectures, ","), where+": architectures")
 	}
 	c.claim("model_type", cfg.ModelType, where+": model_type")
-	c.claim("dtype", cmpOr(cfg.Dtype, cfg.TorchDtype), where+": dtype")
+	c.claim("dtype", cmp.Or(cfg.Dtype, cfg.TorchDtype), where+": dtype")
 	c.mtp = max(c.mtp, cfg.MTP, cfg.NextN)
 	for _, q := range []*hfQuantization{cfg.Quantization, cfg.Compression} {
 		if q != nil {
@@ -167,8 +168,8 @@ func (c *claims) quantization(q hfQuantization, where string) {
 			c.bits = int64(g.Weights.NumBits)
 		}
 	}
-	c.label = cmpOr(c.label, q.label(c.bits))
-	kv := cmpOr(q.KV.label(), strings.ToLower(q.KVAlgo))
+	c.label = cmp.Or(c.label, q.label(c.bits))
+	kv := cmp.Or(q.KV.label(), strings.ToLower(q.KVAlgo))
 	if kv != "" && kv != "none" && c.kv == "" {
 		c.kv = kv
 		c.claim("kv_dtype", kv, where)
@@ -206,7 +207,7 @@ func (q hfQuantization) label(bits int64) string {
 		return q.Method + "_int" + itoa(bits)
 	case "bitsandbytes":
 		if q.Load4bit {
-			return "bnb_" + cmpOr(q.BnbType, "fp4")
+			return "bnb_" + cmp.Or(q.BnbType, "fp4")
 		}
 		if q.Load8bit {
 			return "bnb_int8"

@@ -1,6 +1,7 @@
 package artifact
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -30,14 +31,46 @@ func describe(ctx context.Context, f found, opt Options) (matrix.Manifest, *Repo
 	if f.gguf {
 		read = d.gguf
 	}
-	if err := read(ctx, f); err != nil {
-		return matrix.Manifest{}, nil, err
+	before, err := stamps(f)
+	if err == nil {
+		err = read(ctx, f)
 	}
-	d.conclude(f)
-	if err := d.hash(ctx, f, opt); err != nil {
+	if err == nil {
+		d.conclude(f)
+		err = d.hash(ctx, f, opt)
+	}
+	if err == nil {
+		err = unchanged(f, before)
+	}
+	if err != nil {
 		return matrix.Manifest{}, nil, err
 	}
 	return d.manifest, d.report, nil
+}
+
+// unchanged proves that headers and hashes are of the same files: none was replaced between the two.
+func unchanged(f found, before []stamp) error {
+	after, err := stamps(f)
+	if err != nil {
+		return err
+	}
+	for i, s := range after {
+		if s != before[i] {
+			return replaced(filepath.Join(f.root, f.files[i]))
+		}
+	}
+	return nil
+}
+
+func stamps(f found) ([]stamp, error) {
+	out := make([]stamp, len(f.files))
+	for i, name := range f.files {
+		var err error
+		if out[i], err = stampAt(filepath.Join(f.root, name)); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 func (d *description) row(name, value, where string) {
@@ -85,6 +118,11 @@ func (d *description) safetensors(ctx context.Context, f found) error {
 			}
 		}
 	}
+	for _, name := range f.weights {
+		if !slices.Contains(weights, name) {
+			d.row("not loaded", name, "not in the index, or a consolidated copy; hashed and not counted")
+		}
+	}
 	if len(absent) > 0 {
 		r := &Refusal{Code: Incomplete, Path: filepath.Join(f.root, indexName), Message: fmt.Sprintf("%d of %d shards are absent: %s", len(absent), len(weights), strings.Join(absent[:min(3, len(absent))], ", ")), Fix: "finish the download"}
 		if index.total > bytes {
@@ -103,15 +141,15 @@ const indexName = "model.safetensors.index.json"
 // shards lists the weight files that an engine loads: those of the index where there is one (as vLLM filters them), else all
 // but a second, consolidated copy.
 func shards(f found) ([]string, shardIndex, error) {
-	if len(f.files) > 1 && slices.Contains(f.files, indexName) {
+	if slices.Contains(f.files, indexName) {
 		index, err := readIndex(f.root, indexName)
 		return index.shards, index, err
 	}
-	weights := slices.Clone(f.weights)
-	if !slices.ContainsFunc(weights, func(n string) bool { return !strings.HasPrefix(n, "consolidated") }) {
-		return weights, shardIndex{}, nil
+	weights := slices.DeleteFunc(slices.Clone(f.weights), func(n string) bool { return strings.HasPrefix(n, "consolidated") })
+	if len(weights) == 0 {
+		weights = f.weights
 	}
-	return slices.DeleteFunc(weights, func(n string) bool { return strings.HasPrefix(n, "consolidated") }), shardIndex{}, nil
+	return weights, shardIndex{}, nil
 }
 
 func (d *description) tokenizer(f found) error {
@@ -179,7 +217,7 @@ func (d *description) metadata(g *gguf, file string) {
 	c.claim("name", g.text["general.name"], file+": general.name")
 	if n, ok := g.numbers["general.file_type"]; ok {
 		name, known := ggufFileTypes[n&^guessedFileType]
-		c.claim("file_type", cmpOr(name, fmt.Sprintf("unknown(%d)", n)), file+": general.file_type")
+		c.claim("file_type", cmp.Or(name, fmt.Sprintf("unknown(%d)", n)), file+": general.file_type")
 		if known {
 			c.label = strings.NewReplacer("f16", "fp16", "f32", "fp32", "bf16", "bf16").Replace(strings.ToLower(name))
 		}
@@ -268,7 +306,7 @@ func agrees(claimed, actual string, gguf bool) bool {
 		return strings.HasPrefix(actual, "mixed(")
 	}
 	if gguf {
-		return base(claimed) == base(actual)
+		return base(cmp.Or(defaultTypes[claimed], claimed)) == base(actual)
 	}
 	return claimed == actual
 }
@@ -296,6 +334,6 @@ func (d *description) hash(ctx context.Context, f found, opt Options) error {
 		return err
 	}
 	d.report.Cached, d.report.Hashed = int(sums.hits.Load()-hits), int(sums.reads.Load()-reads)
-	m.SHA256, err = manifestSum(m.Files)
+	m.SHA256, err = matrix.Digest(m.Files)
 	return err
 }

@@ -54,7 +54,7 @@ func (m *module) method(bits int64) (string, int64) {
 	case plainTypes[m.dtype] != "":
 		return plainTypes[m.dtype], m.stored
 	}
-	return strings.ToLower(cmpOr(m.dtype, "aux")), 0 // index tensors, and scales without a weight
+	return strings.ToLower(cmp.Or(m.dtype, "aux")), 0 // index tensors, and scales without a weight
 }
 
 // gptq tells GPTQ from AWQ: GPTQ packs along the input width and AWQ along the output width, so that only GPTQ's qweight is as
@@ -90,7 +90,7 @@ func (c *census) shares(gguf bool, bits int64) (shares map[string]Share, paramet
 	for name, m := range c.modules {
 		method, n := m.method(bits)
 		if gguf {
-			method, n = ggufMethod(cmpOr(m.dtype, "F32")), m.stored
+			method, n = ggufMethod(cmp.Or(m.dtype, "F32")), m.stored
 		}
 		s := shares[method]
 		shares[method] = Share{s.Tensors + m.count, s.Parameters + n, s.Bytes + m.bytes}
@@ -103,7 +103,7 @@ func (c *census) shares(gguf bool, bits int64) (shares map[string]Share, paramet
 	return shares, parameters, unscaled
 }
 
-func ggufMethod(dtype string) string { return cmpOr(plainTypes[dtype], strings.ToLower(dtype)) }
+func ggufMethod(dtype string) string { return cmp.Or(plainTypes[dtype], strings.ToLower(dtype)) }
 
 // fallbacks are what llama-quantize takes where rows are no whole blocks of 256 (llama-quant.cpp): a Q4_K_M of a model 640 wide
 // is mostly Q5_0.
@@ -128,7 +128,7 @@ func (c *census) layered() map[string]Share {
 	shares := map[string]Share{}
 	for name, m := range c.modules {
 		if !blocks || strings.HasPrefix(name, "blk.") {
-			method := ggufMethod(cmpOr(m.intended(kquants), "F32"))
+			method := ggufMethod(cmp.Or(m.intended(kquants), "F32"))
 			shares[method] = Share{Parameters: shares[method].Parameters + m.stored}
 		}
 	}

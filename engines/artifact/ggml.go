@@ -27,5 +27,8 @@ var ggufFileTypes = map[int64]string{
 	31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4_MOE", 39: "NVFP4", 40: "Q1_0", 41: "Q2_0",
 }
 
+// defaultTypes are the tensor types of file types that are named otherwise (llama-quant.cpp, default_type).
+var defaultTypes = map[string]string{"iq2_s": "iq2_xs", "iq2_m": "iq2_s", "iq3_xs": "iq3_s", "iq3_m": "iq3_s"}
+
 // guessedFileType is the bit that marks a file type as guessed by the loader (llama.h, LLAMA_FTYPE_GUESSED).
 const guessedFileType = 1024

@@ -2,6 +2,7 @@ package artifact
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"hash"
@@ -26,7 +27,7 @@ func (r *ggufReader) fail(field, format string, a ...any) error {
 // need refuses a read past the end of the file.
 func (r *ggufReader) need(n int64, field string) error {
 	if left := r.size - r.at; n > left {
-		return &Refusal{Code: Truncated, Path: r.path, Message: fmt.Sprintf("ends at offset %d, in the middle of %s", r.size, cmpOr(field, "its header")),
+		return &Refusal{Code: Truncated, Path: r.path, Message: fmt.Sprintf("ends at offset %d, in the middle of %s", r.size, cmp.Or(field, "its header")),
 			Missing: matrix.Some(n - left), Fix: "download it again"}
 	}
 	if r.at+n > maxGGUFHead {

@@ -1,6 +1,7 @@
 package artifact
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -311,7 +312,7 @@ func snapshot(loc Locator, hub string) (dir, revision string, err error) {
 		}
 	}
 	if commit == "" || !slices.Contains(have, commit) {
-		return "", "", &Refusal{Code: NotFound, Path: repo, Message: fmt.Sprintf("revision %q is not in the cache; it holds %s", loc.Revision, cmpOr(strings.Join(have, ", "), "no snapshot")),
+		return "", "", &Refusal{Code: NotFound, Path: repo, Message: fmt.Sprintf("revision %q is not in the cache; it holds %s", loc.Revision, cmp.Or(strings.Join(have, ", "), "no snapshot")),
 			Fix: fetch + " (a revision can vanish upstream: then name one that is here)"}
 	}
 	return filepath.Join(repo, "snapshots", commit), commit, nil
@@ -401,11 +402,4 @@ func readSmall(path string, limit int64) ([]byte, error) {
 		return nil, &HeaderError{Path: path, Offset: limit, Message: fmt.Sprintf("longer than the %d bytes such a file may have", limit)}
 	}
 	return b, nil
-}
-
-func cmpOr(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }

@@ -1,6 +1,7 @@
 package artifact
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -126,7 +127,7 @@ func TestSafetensorsRecipes(t *testing.T) {
 			if m.Quantization != c.want || m.Parameters != c.params+embed || m.Tensors != int64(len(c.tensors)) || r.Kind != KindModel {
 				t.Errorf("got %s with %d parameters in %d tensors, want %s with %d in %d", m.Quantization, m.Parameters, m.Tensors, c.want, c.params+embed, len(c.tensors))
 			}
-			if want := cmpOr(c.cont, "safetensors"); m.Container != want {
+			if want := cmp.Or(c.cont, "safetensors"); m.Container != want {
 				t.Errorf("container %s, want %s", m.Container, want)
 			}
 			if m.KVDtype.Or("") != c.kv {
@@ -185,6 +186,7 @@ func TestGGUFRecipes(t *testing.T) {
 		{name: "q4_k_m", pairs: ggufModel("qwen35", 15), tensors: blocks(14, 12), want: "q4_k_m"},
 		{name: "q4_k_s", pairs: ggufModel("qwen35", 14), tensors: blocks(13, 12), want: "q4_k_s"},
 		{name: "q3_k_l", pairs: ggufModel("qwen35", 13), tensors: blocks(13, 11), want: "q3_k_l"},
+		{name: "iq3_m", pairs: ggufModel("qwen35", 27), tensors: blocks(12, 21), want: "iq3_s"},
 		{name: "q6_k", pairs: ggufModel("qwen35", 18), tensors: blocks(14, 14), want: "q6_k"},
 		{name: "q8_0 in a file of that name", file: "tiny-Q8_0.gguf", pairs: ggufModel("qwen3", 7), tensors: blocks(8, 8), want: "q8_0"},
 		{name: "bf16", pairs: ggufModel("qwen3", 32), tensors: blocks(30, 30)[1:], want: "bf16"},
@@ -207,7 +209,7 @@ func TestGGUFRecipes(t *testing.T) {
 		{name: "vocabulary", pairs: []kv{{"general.architecture", "qwen3"}, {"tokenizer.ggml.tokens", []string{"a", "b"}}}, want: "none", kind: KindVocab},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), cmpOr(c.file, "model.gguf"))
+			path := filepath.Join(t.TempDir(), cmp.Or(c.file, "model.gguf"))
 			writeGGUF(t, path, c.pairs, c.tensors)
 			m, r, err := Open(t.Context(), Locator{Path: path}, Options{})
 			if err != nil {
@@ -216,7 +218,7 @@ func TestGGUFRecipes(t *testing.T) {
 			if m.Quantization != c.want || m.Container != "gguf" || m.Drafter != c.drafter {
 				t.Errorf("got %s in %s, drafter %v; want %s in gguf, %v", m.Quantization, m.Container, m.Drafter, c.want, c.drafter)
 			}
-			if want := Kind(cmpOr(string(c.kind), string(KindModel))); r.Kind != want {
+			if want := Kind(cmp.Or(string(c.kind), string(KindModel))); r.Kind != want {
 				t.Errorf("kind %s, want %s", r.Kind, want)
 			}
 			if got := strings.Join(m.Contradicts, "; "); got != c.contra {

@@ -50,6 +50,18 @@ type Sums struct {
 	reads atomic.Int64
 }
 
+func stampAt(path string) (stamp, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return stamp{}, unreadable(path, &fs.PathError{Op: "stat", Path: path, Err: err})
+	}
+	return stampOf(&st), nil
+}
+
+func replaced(path string) *Refusal {
+	return &Refusal{Code: Replaced, Path: path, Message: "changed while it was read", Fix: "stop what writes to it and try again"}
+}
+
 type sumEntry struct {
 	stamp
 	SHA256 string `json:"sha256"`
@@ -198,12 +210,12 @@ func hashFile(ctx context.Context, path string, f *os.File, before stamp) (strin
 			return "", unreadable(path, err)
 		}
 	}
-	var open, named unix.Stat_t
+	var open unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &open); err != nil {
 		return "", unreadable(path, &fs.PathError{Op: "stat", Path: path, Err: err})
 	}
-	if err := unix.Stat(path, &named); err != nil || stampOf(&open) != before || stampOf(&named) != before {
-		return "", &Refusal{Code: Replaced, Path: path, Message: "changed while it was hashed", Fix: "stop what writes to it and try again"}
+	if named, err := stampAt(path); err != nil || stampOf(&open) != before || named != before {
+		return "", replaced(path)
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
@@ -293,6 +305,3 @@ func Verify(ctx context.Context, m matrix.Manifest, root string, workers int) ([
 	}
 	return slices.DeleteFunc(out, func(m Mismatch) bool { return m == Mismatch{} }), nil
 }
-
-// manifestSum is the identity of an artifact: sha256 of the canonical list of (path, bytes, sha256).
-func manifestSum(files []matrix.File) (string, error) { return matrix.Digest(files) }

@@ -147,6 +147,27 @@ func TestReplacedWhileHashing(t *testing.T) {
 	}
 }
 
+// A file that is exchanged between its header and its hash is no artifact.
+func TestReplacedBetween(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "model.gguf")
+	writeGGUF(t, path, ggufModel("qwen3", 7), blocks(8, 8))
+	f, err := locate(Locator{Path: path}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := stamps(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unchanged(f, before); err != nil {
+		t.Error(err)
+	}
+	writeGGUF(t, path, ggufModel("qwen3", 15), blocks(14, 12))
+	if r, ok := errors.AsType[*Refusal](unchanged(f, before)); !ok || r.Code != Replaced {
+		t.Errorf("%v", unchanged(f, before))
+	}
+}
+
 func TestVerify(t *testing.T) {
 	dir := t.TempDir()
 	writeSafetensors(t, filepath.Join(dir, "model.safetensors"), layers(1, plain("BF16")))
