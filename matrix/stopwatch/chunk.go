@@ -93,9 +93,9 @@ func (c *chunk) parse(s *scanner, event []byte) bool {
 		case "stop_type":
 			c.stopType = s.text()
 		case "tokens_predicted":
-			c.predicted = s.integer()
+			c.predicted = s.amount()
 		case "tokens_evaluated":
-			c.evaluated = s.integer()
+			c.evaluated = s.amount()
 		case "meta_info":
 			c.parseMeta(s)
 		default:
@@ -253,11 +253,11 @@ func (u *usage) parse(s *scanner) {
 		}
 		switch string(key) {
 		case "prompt_tokens":
-			u.prompt = s.integer()
+			u.prompt = s.amount()
 		case "completion_tokens":
-			u.completion = s.integer()
+			u.completion = s.amount()
 		case "reasoning_tokens": // SGLang keeps it at the top of usage
-			u.reasoning = s.integer()
+			u.reasoning = s.amount()
 		case "prompt_tokens_details":
 			u.cached = detail(s, "cached_tokens", u.cached)
 		case "completion_tokens_details":
@@ -282,7 +282,7 @@ func detail(s *scanner, name string, known matrix.Opt[int64]) matrix.Opt[int64] 
 		}
 		if string(key) != name {
 			s.skip()
-		} else if n := s.integer(); n.Present() {
+		} else if n := s.amount(); n.Present() {
 			known = n
 		}
 	}
@@ -301,11 +301,11 @@ func (c *chunk) parseTimings(s *scanner) {
 		}
 		switch string(key) {
 		case "predicted_n":
-			if n := s.integer(); !c.predicted.Present() {
+			if n := s.amount(); !c.predicted.Present() {
 				c.predicted = n
 			}
 		case "cache_n":
-			c.cacheN = s.integer()
+			c.cacheN = s.amount()
 		default:
 			s.skip()
 		}
@@ -327,13 +327,13 @@ func (c *chunk) parseMeta(s *scanner) {
 		}
 		switch string(key) {
 		case "prompt_tokens":
-			c.counts.prompt = s.integer()
+			c.counts.prompt = s.amount()
 		case "completion_tokens":
-			c.counts.completion = s.integer()
+			c.counts.completion = s.amount()
 		case "cached_tokens":
-			c.counts.cached = s.integer()
+			c.counts.cached = s.amount()
 		case "reasoning_tokens":
-			c.counts.reasoning = s.integer()
+			c.counts.reasoning = s.amount()
 		case "finish_reason":
 			c.metaEnd = finishType(s)
 		default:

@@ -93,9 +93,13 @@ func TestRules(t *testing.T) {
 		{"more reasoning than output", tokens + finishEvent + strings.ReplaceAll(usageEvent, `"total_tokens"`, `"completion_tokens_details":{"reasoning_tokens":5},"total_tokens"`) + doneEvent,
 			EndClean, "suspect", "token_count_conflict", ""},
 		{"ids disagree with usage", strings.ReplaceAll(tokens, `"finish_reason":null`, `"token_ids":[1,2]`) + string(ending), EndClean, "suspect", "token_count_conflict", ""},
+		{"a negative count", tokens + finishEvent + strings.ReplaceAll(usageEvent, `"completion_tokens":4`, `"completion_tokens":-4`) + doneEvent, EndClean, "suspect", "no_usage", "no_usage"},
+		{"a running count that falls", strings.ReplaceAll(tokenEvent("x"), `"choices"`, `"usage":{"completion_tokens":3},"choices"`) +
+			strings.ReplaceAll(tokenEvent("x"), `"choices"`, `"usage":{"completion_tokens":2},"choices"`) +
+			strings.ReplaceAll(tokenEvent("x"), `"choices"`, `"usage":{"completion_tokens":4},"choices"`) + string(ending), EndClean, "suspect", "token_count_conflict", ""},
 		{"malformed and an error", "data: {\n\n" + tokens + "data: {\"error\":\"x\"}\n\n", EndClean, "failed", "inband_error,malformed_event", "no_done,no_usage"},
 	} {
-		d := matrix.Dialect{Sources: []matrix.TokenSource{{Name: "token_ids", Kind: matrix.CountExact}}}
+		d := matrix.Dialect{RunningUsage: true, Sources: []matrix.TokenSource{{Name: "token_ids", Kind: matrix.CountExact}, {Name: "running_usage", Kind: matrix.CountCumulative}}}
 		wire := answer([]byte(c.body))
 		for _, size := range []int{len(wire), 1} {
 			q := Reduce(recorded(wire, size, c.ending), d, matrix.Point{OutputTokens: 4, IgnoreEOS: true})[0]

@@ -300,6 +300,15 @@ func (s *scanner) integer() matrix.Opt[int64] {
 	return matrix.Some(n)
 }
 
+// amount reads a count: a negative number is none.
+func (s *scanner) amount() matrix.Opt[int64] {
+	n := s.integer()
+	if n.Or(0) < 0 {
+		return matrix.Opt[int64]{}
+	}
+	return n
+}
+
 // slowInteger reads the numbers that are not plain digits: 5.0 and 5e0 are 5, 5.5 is no integer.
 func slowInteger(raw []byte) matrix.Opt[int64] {
 	f, err := strconv.ParseFloat(string(raw), 64)

@@ -62,7 +62,7 @@ func reference(v any) string {
 		}
 	}
 	num := func(name string, v any) {
-		if n, ok := whole(v); ok {
+		if n, ok := whole(v); ok && n >= 0 {
 			fmt.Fprintf(&b, "%s=%d ", name, n)
 		}
 	}
@@ -85,7 +85,7 @@ func reference(v any) string {
 	if ok {
 		fmt.Fprintf(&b, "ids=%d ", len(tokens))
 	}
-	if n, ok := whole(m["tokens_predicted"]); ok {
+	if n, ok := whole(m["tokens_predicted"]); ok && n >= 0 {
 		num("predicted", json.Number(strconv.FormatInt(n, 10)))
 	} else {
 		num("predicted", object(m["timings"])["predicted_n"])
@@ -230,7 +230,7 @@ func TestJSONAgainstEncodingJSON(t *testing.T) {
 	for _, s := range []string{"", " ", "null", "nul", "nulll", "1", "-", "-0", "01", "1.", ".5", "1e", "1e+", "1E5", "1.5e-3", `"`, `"a`, `"\`, `"\x"`, `"\u12"`,
 		`"\u12G4"`, `"\ud83d\ude00"`, `"\ud83d"`, `"\ud83dx"`, "\"\x01\"", "\"\x7f\xff\xc3\"", "{", "}", "{}", "{,}", `{"a"}`, `{"a":}`, `{"a":1,}`, `{"a":1}}`,
 		"[", "[]", "[,]", "[1,]", "[1 2]", `{"choices":[]}`, `{"choices":{}}`, `{"choices":[1,null,{"delta":[]}]}`, `{"usage":[]}`, `{"usage":{"completion_tokens":5.0}}`,
-		`{"usage":{"completion_tokens":5.5}}`, `{"usage":{"completion_tokens":"5"}}`, `{"usage":{"prompt_tokens_details":null}}`, `{"cho\u0069ces":[{"text":"x"}]}`,
+		`{"usage":{"completion_tokens":5.5}}`, `{"usage":{"completion_tokens":"5"}}`, `{"usage":{"completion_tokens":-5}}`, `{"usage":{"prompt_tokens_details":null}}`, `{"cho\u0069ces":[{"text":"x"}]}`,
 		`{"error":null}`, `{"error":false}`, `{"error":""}`, `{"error":{}}`, `{"object":"error"}`, `true`, `tru`, ` {"stop" : true } `, "\ufeff{}",
 		strings.Repeat("[", maxDepth) + strings.Repeat("]", maxDepth), strings.Repeat("[", maxDepth+1) + strings.Repeat("]", maxDepth+1)} {
 		checkJSON(t, []byte(s))

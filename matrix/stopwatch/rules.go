@@ -170,7 +170,10 @@ func (st *stream) doubts(why func(string, ...any)) []string {
 		conflict = fmt.Sprintf("usage says %d reasoning tokens of %d", st.counts.reasoning.Or(0), n)
 	default:
 		for _, t := range st.tallies {
-			if t.known && t.seen && t.kind != matrix.CountLossy && t.total != n {
+			exact := t.known && t.seen && t.kind != matrix.CountLossy
+			if exact && t.back {
+				conflict = fmt.Sprintf("the running count of %s fell", t.name)
+			} else if exact && t.total != n {
 				conflict = fmt.Sprintf("usage says %d tokens, %s says %d", n, t.name, t.total)
 			}
 		}

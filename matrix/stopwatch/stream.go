@@ -88,6 +88,7 @@ type tally struct {
 	kind  matrix.CountKind
 	known bool // the dialect lists it
 	seen  bool
+	back  bool // a running total fell: it is no count
 	total int64
 	step  matrix.Opt[int64] // brought by the event at hand
 }
@@ -130,7 +131,11 @@ func (t *tally) add(n int64) {
 	t.seen, t.total, t.step = true, t.total+n, matrix.Some(n)
 }
 
-func (t *tally) set(total int64) { t.add(total - t.total) }
+func (t *tally) set(total int64) {
+	t.back = t.back || total < t.total
+	step := max(0, total-t.total)
+	t.seen, t.total, t.step = true, total, matrix.Some(step)
+}
 
 // event takes one dispatched event. at is the arrival of the byte that completed it, offset where its data began.
 func (st *stream) event(at int64, data []byte, offset int64) {
@@ -175,109 +180,6 @@ func (st *stream) event(at int64, data []byte, offset int64) {
 	st.count(&e, index)
 	st.mark(&e, index)
 	st.emit(e)
-}
-
-// openai reads choices and usage.
-func (st *stream) openai(e *matrix.StreamEvent) {
-	c := &st.c
-	var role, ids bool
-	var n int64
-	for i := range c.choices {
-		x := &c.choices[i]
-		role = role || x.role
-		if k := x.ids; k.Present() {
-			ids = true
-			n += k.Or(0)
-		}
-		st.output(e, x.index, matrix.EventReasoning, x.reasoning)
-		st.output(e, x.index, matrix.EventText, x.content)
-		if x.tool && !e.Kind.Token() {
-			e.Kind = matrix.EventTool
-		}
-		if !x.finish.empty() {
-			st.finish(e, x.index, string(x.finish.raw))
-		}
-	}
-	for _, a := range c.arguments {
-		st.output(e, c.choices[a.choice].index, matrix.EventTool, a.text)
-	}
-	if ids {
-		st.tallies[tallyIDs].add(n)
-	}
-	if n, ok := c.counts.completion.Get(); ok && st.ask.running && c.hasChoices {
-		st.tallies[tallyRunning].set(n)
-	}
-	if n, ok := c.predicted.Get(); ok {
-		st.tallies[tallyTimings].set(n)
-	}
-	if c.usage != nil {
-		st.counts = c.counts
-	}
-	if c.cacheN.Present() {
-		st.cacheN = c.cacheN
-	}
-	if e.Kind == matrix.EventOther {
-		switch {
-		case e.Finish:
-			e.Kind = matrix.EventFinish
-		case c.usage != nil:
-			e.Kind = matrix.EventUsage
-		case role:
-			e.Kind = matrix.EventRole
-		}
-	}
-}
-
-// llamacpp reads /completion: deltas with a running count, and a final event with stop true.
-func (st *stream) llamacpp(e *matrix.StreamEvent) {
-	c := &st.c
-	st.output(e, 0, matrix.EventText, c.content)
-	if n, ok := c.ids.Get(); ok && !c.stop { // in a stream the ids of held-back tokens are missing: a lossy source
-		st.tallies[tallyIDs].add(n)
-	}
-	if n, ok := c.predicted.Get(); ok {
-		st.tallies[tallyPredicted].set(n)
-	}
-	if c.stop {
-		st.finish(e, 0, string(c.stopType.raw))
-		st.counts = usage{prompt: c.evaluated, completion: c.predicted, cached: c.cacheN}
-		st.cacheN = c.cacheN
-		if e.Kind == matrix.EventOther {
-			e.Kind = matrix.EventFinish
-		}
-	}
-}
-
-// sglang reads /generate: text and ids are running totals unless the server was started for deltas.
-func (st *stream) sglang(e *matrix.StreamEvent) {
-	c := &st.c
-	if st.ask.cumulative {
-		if !c.content.empty() && !bytes.Equal(c.content.raw, st.last) {
-			e.Kind = matrix.EventText
-			st.last = append(st.last[:0], c.content.raw...)
-		}
-	} else {
-		st.output(e, 0, matrix.EventText, c.content)
-	}
-	if n, ok := c.ids.Get(); ok {
-		if st.ask.cumulative {
-			st.tallies[tallyIDs].set(n)
-		} else {
-			st.tallies[tallyIDs].add(n)
-		}
-	}
-	if c.hasMeta {
-		st.counts = c.counts
-		if n, ok := c.counts.completion.Get(); ok && st.ask.running {
-			st.tallies[tallyRunning].set(n)
-		}
-	}
-	if !c.metaEnd.empty() {
-		st.finish(e, 0, string(c.metaEnd.raw))
-		if e.Kind == matrix.EventOther {
-			e.Kind = matrix.EventFinish
-		}
-	}
 }
 
 // output takes a piece of output of one choice; the first non-empty piece gives the event its kind.
