@@ -18,6 +18,8 @@ func (m *module) method(bits int64) (string, int64) {
 	byteScale := m.scale == "U8" || m.scale == "F8_E8M0"
 	has := func(p part) bool { return m.have&p != 0 }
 	switch {
+	case m.stored == 0: // dimensions of an empty tensor are no sizes
+		return strings.ToLower(cmp.Or(m.dtype, "aux")), 0
 	case has(partTrellis): // [in/16, out/16, 16·bits] (exllamav3)
 		return "exl3", m.dims[0] * m.dims[1] * 256
 	case has(partBlocks): // gpt-oss: two values in a byte, one exponent for 32

@@ -103,6 +103,7 @@ func TestSafetensorsRecipes(t *testing.T) {
 			tensors: layers(2, func(p string) []entry {
 				return []entry{{p + ".trellis", "I16", []int64{8, 4, 56}}, {p + ".suh", "F16", []int64{128}}, {p + ".svh", "F16", []int64{64}}}
 			})},
+		{name: "an empty trellis", want: "bf16", tensors: append(layers(0, nil), entry{"a.trellis", "I16", []int64{1 << 29, 1 << 29, 0}}, entry{"b.qweight", "I32", []int64{0, 1 << 57}})},
 		{name: "int4 packed", want: "int4", params: 2 * 8192, config: `{"quantization_config":{"quant_method":"compressed-tensors","format":"pack-quantized","config_groups":{"g":{"weights":{"num_bits":4,"type":"int"}}}}}`,
 			tensors: layers(2, func(p string) []entry {
 				return []entry{{p + ".weight_packed", "I32", []int64{64, 16}}, {p + ".weight_scale", "BF16", []int64{64, 1}}, {p + ".weight_shape", "I64", []int64{2}}}
