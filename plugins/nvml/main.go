@@ -33,20 +33,31 @@ import (
 const libraryEnv = "BROKER_NVML_LIBRARY"
 
 func main() {
-	seconds := flag.Float64("sample", 0, "print a description and this many seconds of samples as JSON lines, and exit")
-	hz := flag.Int("hz", 10, "samples a second, with --sample")
-	flag.Parse()
 	t := newTelemetry(os.Getenv(libraryEnv))
-	if *seconds > 0 {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(*seconds*float64(time.Second)))
-		defer cancel()
-		if err := print(ctx, os.Stdout, t, *hz); err != nil {
+	if len(os.Args) > 1 && strings.TrimLeft(os.Args[1], "-") == "sample" {
+		if err := byHand(t, os.Args[1:]); err != nil {
 			fmt.Fprintln(os.Stderr, "nvml:", err)
 			os.Exit(1)
 		}
 		return
 	}
 	plugin.ServeTelemetry(func() engines.Telemetry { return t })
+}
+
+// byHand samples for a person at a terminal.
+func byHand(t engines.Telemetry, args []string) error {
+	f := flag.NewFlagSet("nvml", flag.ContinueOnError)
+	seconds := f.Float64("sample", 0, "seconds to sample")
+	hz := f.Int("hz", 10, "samples a second")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if *seconds <= 0 || f.NArg() > 0 {
+		return errors.New("say for how many seconds: nvml --sample SECONDS [--hz N]")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(*seconds*float64(time.Second)))
+	defer cancel()
+	return print(ctx, os.Stdout, t, *hz)
 }
 
 // head is the first line of --sample. Adding the offset to a sample's stamp gives Unix time in ns.
