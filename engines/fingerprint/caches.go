@@ -44,32 +44,49 @@ func Caches(ctx context.Context, o CacheOptions) (matrix.Facts, error) {
 		o.Sum = plainSum
 	}
 	var facts matrix.Facts
+	for _, c := range cachePlaces(o.Env) {
+		value, err := cacheValue(ctx, c.path, o)
+		if err != nil {
+			return nil, err
+		}
+		if value != "" {
+			facts = append(facts, observed(FactCache+c.name, value, c.where))
+		}
+	}
+	return facts, nil
+}
+
+// cachePlace is where an environment puts one cache.
+type cachePlace struct{ name, path, where string }
+
+func cachePlaces(env map[string]string) []cachePlace {
+	var out []cachePlace
 	for _, c := range compileCaches {
 		path, where := "", ""
 		for _, v := range c.vars {
 			name, below, _ := strings.Cut(v, ":")
-			if dir := o.Env[name]; dir != "" && path == "" {
+			if dir := env[name]; dir != "" && path == "" {
 				path, where = filepath.Join(dir, below), name
 			}
 		}
-		switch user := o.Env["USER"]; {
+		switch user := env["USER"]; {
 		case path != "":
-		case c.home != "" && o.Env["HOME"] != "":
-			path, where = filepath.Join(o.Env["HOME"], c.home), "default below HOME"
+		case c.home != "" && env["HOME"] != "":
+			path, where = filepath.Join(env["HOME"], c.home), "default below HOME"
 		case c.name == "inductor" && user != "":
 			path, where = "/tmp/torchinductor_"+user, "default"
 		default:
 			continue
 		}
-		value, err := cacheValue(ctx, path, o)
-		if err != nil {
-			return nil, err
-		}
-		if value != "" {
-			facts = append(facts, observed(FactCache+c.name, value, where))
-		}
+		out = append(out, cachePlace{c.name, path, where})
 	}
-	return facts, nil
+	return out
+}
+
+// below reports whether path lies in dir.
+func below(dir, path string) bool {
+	rel, err := filepath.Rel(dir, path)
+	return dir != "" && err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
 }
 
 func cacheValue(ctx context.Context, path string, o CacheOptions) (string, error) {
@@ -78,7 +95,7 @@ func cacheValue(ctx context.Context, path string, o CacheOptions) (string, error
 		dir = in
 	}
 	kind := "shared"
-	if rel, err := filepath.Rel(o.Private, path); o.Private != "" && err == nil && rel != ".." && !strings.HasPrefix(rel, "../") {
+	if below(o.Private, path) {
 		kind = "private"
 	}
 	var names, paths []string

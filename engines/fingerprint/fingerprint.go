@@ -112,7 +112,7 @@ func Of(ctx context.Context, opt Options) (Print, error) {
 		return Print{}, fmt.Errorf("fingerprint: processes %v are shells and compilers only: give the server's own tree", opt.PIDs)
 	}
 	root := tree[0]
-	objects, more, err := mapped(ctx, tree, opt.Sum)
+	objects, more, err := mapped(ctx, tree, opt.Private, opt.Sum)
 	if err != nil {
 		return Print{}, err
 	}

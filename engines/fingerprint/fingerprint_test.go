@@ -109,6 +109,20 @@ func TestPrintIsStable(t *testing.T) {
 	if got := other.of(7); got.Build != first.Build {
 		t.Error("a copy of the same build is another build")
 	}
+	// What a first load compiles is mapped by the second.
+	cached := newBox(t)
+	cached.file("/srv/server", "server")
+	var builds []string
+	for pid, kernel := range []string{"/srv/server", "/home/u/.triton/cache/k/__triton_launcher.so", "/run/private/x/kernel.so", "/srv/kernel.so"} {
+		cached.file(kernel, "server")
+		cached.start(proc{pid: pid + 1, exe: "/srv/server", argv: []string{"server"}, env: []string{"HOME=/home/u"}, maps: []string{kernel}})
+		p, err := Of(t.Context(), Options{Proc: cached.proc, PIDs: []int{pid + 1}, Private: "/run/private"})
+		cached.must(err)
+		builds = append(builds, p.Build)
+	}
+	if builds[0] != builds[1] || builds[0] != builds[2] || builds[0] == builds[3] {
+		t.Errorf("builds with a compiled kernel mapped from a cache (2) and from elsewhere: %v", builds)
+	}
 	base := armPrint(t, first.Facts)
 	for name, more := range map[string]matrix.Fact{
 		"claimed": claimed(matrix.FactCommit, "x", ""), "cache": observed(FactCache+"triton", "/x private entries=1", ""), "log path": observed(FactFlag+"log-file", "x.log", ""),

@@ -19,12 +19,19 @@ import (
 	"enginebroker/matrix"
 )
 
-// incidental libraries come and go with a name look-up, a locale or a backtrace and say nothing of an engine; they are listed
-// and left out of the build.
-var incidental = regexp.MustCompile(`^(libnss_.*|libresolv[.-].*|libgcc_s[.-].*)\.so[.\d]*$`)
+// incidental libraries come and go while a server runs: with a name look-up or a backtrace, or because a library of the same
+// package loads its own parts when it first needs them (cuDNN, NVRTC, the driver's compiler). They are listed and left out of
+// the build, which would change under load otherwise.
+var incidental = regexp.MustCompile(`^(libnss_.*|libresolv[.-].*|libgcc_s[.-].*|libcudnn_.*|libnvrtc-builtins.*|libnvidia-.*|libnvJitLink.*)\.so[.\d]*$`)
 
-// mapped hashes every executable file object of the tree once, and returns the build's objects and the facts.
-func mapped(ctx context.Context, tree []*process, sum Sum) ([][2]string, matrix.Facts, error) {
+// mapped hashes every executable file object of the tree once, and returns the build's objects and the facts. Launchers and
+// kernels that were compiled into a cache are listed as libraries and belong to the cache, not to the build: a first load makes
+// them and a second one finds them.
+func mapped(ctx context.Context, tree []*process, private string, sum Sum) ([][2]string, matrix.Facts, error) {
+	compiled := []string{private}
+	for _, c := range cachePlaces(tree[0].env) {
+		compiled = append(compiled, c.path)
+	}
 	type object struct {
 		m    mapping
 		path string // ours
@@ -70,10 +77,11 @@ func mapped(ctx context.Context, tree []*process, sum Sum) ([][2]string, matrix.
 	for i, o := range list {
 		name := filepath.Base(o.m.path)
 		facts = append(facts, observed(FactLibrary, name+" "+sums[i], o.m.path))
-		if !incidental.MatchString(name) && !strings.Contains(o.m.path, "/gconv/") {
+		made := slices.ContainsFunc(compiled, func(dir string) bool { return below(dir, o.m.path) })
+		if !made && !incidental.MatchString(name) && !strings.Contains(o.m.path, "/gconv/") {
 			objects = append(objects, [2]string{name, sums[i]})
 		}
-		if backend.MatchString(name) {
+		if !made && backend.MatchString(name) {
 			backends[name] = true
 		}
 	}
@@ -87,7 +95,7 @@ func mapped(ctx context.Context, tree []*process, sum Sum) ([][2]string, matrix.
 
 // backend matches the libraries that compute: the choice among them decides speed, and sometimes text, while --version stays
 // the same (engines.md E8).
-var backend = regexp.MustCompile(`^(libggml-(cpu|cuda|vulkan|blas|rpc|hip|sycl|metal|opencl).*|libcuda|libcublas(Lt)?|libcudnn[a-z_]*|libcusparse(Lt)?|libcutlass.*|libnvrtc|libnccl|libonednn.*|libdnnl|libmkl_.*|libopenblas.*|_C_?[A-Za-z0-9_]*\.abi3|_moe_C.*|_vllm_fa.*|common_ops.*|flashinfer.*|libtriton)(\.so.*)?$`)
+var backend = regexp.MustCompile(`^(libggml-(cpu|cuda|vulkan|blas|rpc|hip|sycl|metal|opencl).*|libcuda|libcublas(Lt)?|libcudnn|libcusparse(Lt)?|libcutlass.*|libnvrtc|libnccl|libonednn.*|libdnnl|libmkl_.*|libopenblas.*|_C_?[A-Za-z0-9_]*\.abi3|_moe_C.*|_vllm_fa.*|common_ops.*|flashinfer.*|libtriton)(\.so.*)?$`)
 
 // replaced reports that the file at path is not the mapped one. On an overlay, where images live, older kernels map the lower
 // file's inode: there only " (deleted)" tells.
