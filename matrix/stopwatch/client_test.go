@@ -290,7 +290,7 @@ func TestResetAtAnyByte(t *testing.T) {
 func TestCancel(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	d := serve(t, func(c net.Conn, n int, body string) bool {
-		if n < 3 {
+		if n != 3 {
 			return good(c, n, body)
 		}
 		send(c, sseHead+chunked(tokenEvent("two")))
@@ -312,8 +312,14 @@ func TestCancel(t *testing.T) {
 		t.Errorf("%d requests of %d, last %v %v", len(reqs), rec.Planned, reqs[len(reqs)-1].Outcome, reqs[len(reqs)-1].Reasons)
 	}
 	// The client is whole again for another pass.
-	if rec, err := c.Run(t.Context(), Job{Dialect: d, Point: toyPoint(1), Prompts: prompts(0)}); err == nil {
-		t.Errorf("a pass without prompts gave %v", rec)
+	rec, err = c.Run(t.Context(), Job{Dialect: d, Point: toyPoint(1), Prompts: prompts(2)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range Reduce(rec, d, toyPoint(1)) {
+		if q.Outcome != matrix.OutcomeOK {
+			t.Errorf("after the cancelled pass: %s %v %s", q.Outcome, q.Reasons, q.Error)
+		}
 	}
 }
 

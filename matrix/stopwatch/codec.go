@@ -32,6 +32,7 @@ const (
 // with bytes that were really read.
 const (
 	maxString   = 1 << 16
+	maxPiece    = 1 << 16 // of a segment held at once
 	maxSegment  = 1 << 30
 	maxRequests = 1 << 28
 )
@@ -211,9 +212,9 @@ func (d *Reader) next(fn func(Segment, []byte)) (*Exchange, error) {
 // segment reads the bytes of one segment in pieces of at most 64 KiB; all pieces carry the segment's stamp.
 func (d *Reader) segment(at, lag int64, fn func(Segment, []byte)) {
 	for n := d.u("segment bytes", maxSegment); n > 0 && d.err == nil; {
-		size := min(n, maxString)
+		size := min(n, maxPiece)
 		if int64(len(d.piece)) < size {
-			d.piece = make([]byte, maxString)
+			d.piece = make([]byte, maxPiece)
 		}
 		b := d.piece[:size]
 		if _, err := io.ReadFull(d.r, b); err != nil {

@@ -11,7 +11,7 @@ import (
 	"enginebroker/matrix"
 )
 
-// version stands in the user agent; matrix.Method.Client is the version that identifies a measurement.
+// userAgent names the client to the server; what identifies a measurement is matrix.Method.Client.
 const userAgent = "broker-stopwatch/1"
 
 // request writes one HTTP request whole, so that nothing is built inside the window. Every sampling field is sent (greedy,

@@ -250,8 +250,5 @@ func (w *wire) trailer(b []byte) []byte {
 	return rest
 }
 
-// complete reports whether the response is whole if the connection closes now.
-func (w *wire) complete() bool { return w.state == atEnd || w.state == inRest }
-
 // headed reports whether the final head has been read.
 func (w *wire) headed() bool { return w.state != inHead && (w.state != broken || w.status >= 200) }
