@@ -164,37 +164,27 @@ func (x *index) summaries(shown map[shownKey]bool) ([]matrix.LegSummary, []strin
 	return out, slices.Compact(absent)
 }
 
-// rerun lists the superblocks of the last grid that the environment or the client's lateness voided and that some cell
-// still lacks (protocol §4.4). Cells that no re-run can release ask for none.
+// rerun lists the superblocks of the last grid that the environment or the client's lateness voided and that are owed
+// (protocol §4.4): as many as the cell that lacks most, because a fresh draw serves every cell. Cells that no re-run can
+// release ask for none.
 func (x *index) rerun(drafts []*draft) []Rerun {
 	last := len(x.in.Grids) - 1
-	var out []Rerun
-	for g := range x.in.Plan.Groups {
-		s := x.sections[last][g]
-		want := map[int]string{}
-		for _, c := range drafts {
-			if c.group != g || c.metric.Name != x.in.Metrics[0].Name {
-				continue
-			}
-			t := c.pairing.grids[last].tally
-			if len(t.Reasons) > 0 {
-				continue // an engine's failure, a fault or a box that is not fit: nothing to gain
-			}
-			lost := slices.Sorted(slices.Values(append(slices.Clone(t.Env), t.Lag...)))
-			lack := min(s.target-len(t.Used), len(lost))
-			for _, i := range lost[len(lost)-max(0, lack):] {
-				for _, v := range c.pairing.grids[last].voids {
-					if v.sb == s.sbs[i] && want[s.sbs[i].index] == "" {
-						want[s.sbs[i].index] = v.id + ": " + v.detail
-					}
-				}
-			}
+	owed := make([][]Rerun, len(x.in.Plan.Groups))
+	for _, c := range drafts {
+		s, g := x.sections[last][c.group], c.pairing.grids[last]
+		if c.metric.Name != x.in.Metrics[0].Name || len(g.tally.Reasons) > 0 {
+			continue // one look at each pairing; an engine's failure, a fault or an unfit box has nothing to gain
 		}
-		for _, sb := range s.sbs {
-			if why, ok := want[sb.index]; ok {
-				out = append(out, Rerun{Group: g, Superblock: sb.index, Why: why})
-			}
+		lost := slices.Sorted(slices.Values(append(slices.Clone(g.tally.Env), g.tally.Lag...)))
+		lack := min(s.target-len(g.tally.Used), len(lost))
+		if lack <= len(owed[c.group]) {
+			continue
+		}
+		owed[c.group] = nil
+		for _, i := range lost[len(lost)-lack:] {
+			v := g.voids[slices.IndexFunc(g.voids, func(v voidLeg) bool { return v.sb == s.sbs[i] })]
+			owed[c.group] = append(owed[c.group], Rerun{Group: c.group, Superblock: s.sbs[i].index, Why: v.id + ": " + v.detail})
 		}
 	}
-	return out
+	return slices.Concat(owed...)
 }

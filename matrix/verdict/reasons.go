@@ -251,6 +251,7 @@ func (c *draft) decide(x *index) error {
 	if !c.metric.Primary {
 		c.dec.Reversed = dec.Reversed
 		c.add(x, matrix.WideCI, "a secondary metric: printed with its interval, not tested, so it has no direction")
+		c.reasons[len(c.reasons)-1].Next = "declare it primary before a new run"
 		return nil
 	}
 	c.dec = dec
@@ -260,6 +261,7 @@ func (c *draft) decide(x *index) error {
 		if dec.Direction != matrix.DirEquivalent {
 			c.dec.Direction = matrix.DirNone
 			c.add(x, matrix.WideCI, fmt.Sprintf("the effect is not above the noise floor of the embedded A/A, %.2f %%", 100*math.Expm1(floor)))
+			c.reasons[len(c.reasons)-1].Next = fmt.Sprintf("broker aa, once for this method: %d loads", dedicatedAA)
 		}
 	}
 	for _, r := range dec.Reasons {
