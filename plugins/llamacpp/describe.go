@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"strings"
 
 	"enginebroker/engines/fingerprint"
 	"enginebroker/matrix"
@@ -91,10 +90,10 @@ func versionFacts(out, binary string) (matrix.Facts, error) {
 	return facts, nil
 }
 
-// buildOnDisk is the digest of the binary and of the backend libraries on offer: what is installed, before it is known what
-// of it a process will map.
+// buildOnDisk is the digest of the binary, its package's libraries and the backends on offer: what is installed, before it
+// is known what of it a process will map.
 func (e *engine) buildOnDisk(ctx context.Context, in install) (digest, where string, err error) {
-	paths := []string{in.binary}
+	paths := append([]string{in.binary}, in.libs...)
 	for _, l := range in.links {
 		paths = append(paths, l)
 	}
@@ -108,5 +107,5 @@ func (e *engine) buildOnDisk(ctx context.Context, in install) (digest, where str
 		}
 	}
 	digest, err = matrix.Digest(sums)
-	return digest, strings.Join([]string{in.binary, "and the backend libraries on offer"}, " "), err
+	return digest, in.binary + ", its libraries and the backends on offer", err
 }

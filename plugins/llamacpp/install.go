@@ -24,6 +24,7 @@ type install struct {
 	env      map[string]string // that it needs to run at all
 	links    map[string]string // backend libraries it may choose from, by name
 	backends []string          // names of the CPU backends of a tree
+	libs     []string          // further libraries of the package, for the build on disk
 	status   string            // dpkg's status file of a tree
 	looked   []string          // what was looked for, in order
 }
@@ -85,6 +86,10 @@ func (in *install) tree(root, backend string) error {
 	in.command = []string{found[0], "--library-path", lib + ":" + filepath.Join(lib, "llama"), in.binary}
 	in.status = filepath.Join(root, "var/lib/dpkg/status")
 	in.env, in.links = map[string]string{}, map[string]string{}
+	for _, pattern := range []string{"libggml*.so.*", "libllama*.so.*", "llama/*.so*"} {
+		libs, _ := filepath.Glob(filepath.Join(lib, pattern))
+		in.libs = append(in.libs, libs...)
+	}
 	dirs := filepath.Join(lib, "ggml/backends*")
 	in.looked = append(in.looked, filepath.Join(dirs, "libggml-*.so"))
 	all, _ := filepath.Glob(filepath.Join(dirs, "libggml-*.so"))

@@ -94,8 +94,8 @@ func TestCountersOfRealMetrics(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add(read(f, "help.txt"))
-	f.Add(read(f, "props.json"))
+	f.Add(read(f, "help.txt")[:1500])
+	f.Add([]byte(`{"default_generation_settings":{"n_ctx":2048},"total_slots":2,"model_path":"m","build_info":"b1-x"}`))
 	f.Add([]byte("version: 1 (abc)"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for name := range parseHelp(string(b)) {
