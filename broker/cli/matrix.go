@@ -187,13 +187,23 @@ func parseRequire(s string) (string, error) {
 
 func (a *app) look() service.Look { return service.Look{Width: a.Width, Color: a.Color} }
 
+// waiting is how often a wait says that it still waits.
+const waiting = 15 * time.Second
+
 // progress prints one line per step on standard error.
 func (a *app) progress() func(service.Event) {
 	var last string
+	var settled time.Time
 	return func(e service.Event) {
 		line := e.Line()
 		if line == "" || line == last {
 			return
+		}
+		if e.Kind == "settle" {
+			if e.At.Sub(settled) < waiting {
+				return
+			}
+			settled = e.At
 		}
 		last = line
 		fmt.Fprintf(a.Stderr, "%s  %s\n", e.At.Format("15:04:05"), line)
