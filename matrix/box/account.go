@@ -18,6 +18,7 @@ type account struct {
 	root map[int]uint64 // start times of the roots: a number that comes back is another process
 	lost int64          // ticks of processes that went without being accounted to a parent
 	next bool           // updated before
+	scan bool           // this kernel lists no children: read all of /proc instead
 }
 
 type procKey struct {
@@ -35,12 +36,17 @@ type owned struct {
 }
 
 func newAccount(proc procfs) *account {
-	return &account{proc: proc, self: os.Getpid(), ours: map[procKey]*owned{}, byID: map[int]procKey{}, root: map[int]uint64{}}
+	self := os.Getpid()
+	return &account{proc: proc, self: self, scan: !proc.listsChildren(self), ours: map[procKey]*owned{}, byID: map[int]procKey{}, root: map[int]uint64{}}
 }
 
 // update walks the processes below the broker and the roots, and returns the ticks used by all of them so far. Only
 // differences of it mean anything.
 func (a *account) update(roots []int) int64 {
+	children := a.proc.children
+	if a.scan {
+		children = a.proc.scanChildren()
+	}
 	visited := map[procKey]pidStat{}
 	var visit func(pid int, from owned, counted bool)
 	visit = func(pid int, from owned, counted bool) {
@@ -63,7 +69,7 @@ func (a *account) update(roots []int) int64 {
 		}
 		// A child of a process that is ours already was born ours: all of its time counts. What appears below a plugin
 		// while the watch runs is the engine that is being started, before anybody names it.
-		for _, c := range a.proc.children(pid) {
+		for _, c := range children(pid) {
 			visit(c, owned{parent: k, depth: o.depth + 1, engine: o.engine || a.next && o.depth == 1}, known || counted)
 		}
 	}

@@ -11,12 +11,19 @@ func newTree(t *testing.T) (fakeProc, *account) {
 	p.process(100, 1, 50, 0, 10, "101")
 	p.process(101, 100, 20, 0, 20, "")
 	a := newAccount(procfs{p.root})
-	a.self = 100
+	a.self, a.scan = 100, false
 	return p, a
 }
 
 func TestAccountFollowsTheEngine(t *testing.T) {
+	for _, scan := range []bool{false, true} { // a kernel that lists children, and one that does not
+		followsTheEngine(t, scan)
+	}
+}
+
+func followsTheEngine(t *testing.T, scan bool) {
 	p, a := newTree(t)
+	a.scan = scan
 	start := a.update(nil)
 	p.process(101, 100, 25, 0, 20, "102")
 	p.process(102, 101, 300, 0, 30, "103")

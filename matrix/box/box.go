@@ -49,6 +49,7 @@ type Options struct {
 	Hz         int          // telemetry rate; 0: 10
 	Guard      Guard        // zero fields take their defaults
 	Now        func() int64 // CLOCK_MONOTONIC ns; nil reads it
+	Slept      func() int64 // ns this boot has been suspended; nil reads it
 	Progress   func(string) // what a wait waits for; may be nil
 }
 
@@ -79,6 +80,9 @@ func Open(ctx context.Context, opt Options) (*Box, error) {
 	if opt.Now == nil {
 		opt.Now = Monotonic
 	}
+	if opt.Slept == nil {
+		opt.Slept = func() int64 { return readClock(unix.CLOCK_BOOTTIME) - Monotonic() }
+	}
 	if opt.Progress == nil {
 		opt.Progress = func(string) {}
 	}
@@ -101,10 +105,12 @@ func Open(ctx context.Context, opt Options) (*Box, error) {
 }
 
 // Monotonic reads CLOCK_MONOTONIC in nanoseconds.
-func Monotonic() int64 {
+func Monotonic() int64 { return readClock(unix.CLOCK_MONOTONIC) }
+
+func readClock(id int32) int64 {
 	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic("CLOCK_MONOTONIC cannot be read: " + err.Error()) // cannot happen on Linux
+	if err := unix.ClockGettime(id, &ts); err != nil {
+		panic("the clock cannot be read: " + err.Error()) // cannot happen on Linux
 	}
 	return ts.Nano()
 }
@@ -156,9 +162,15 @@ func (b *Box) BootID() string { return b.bootID }
 // Device returns the GPU that runs the engines, absent without telemetry.
 func (b *Box) Device() matrix.Opt[matrix.Device] { return b.device }
 
-// Facts is the identity of the machine: boot, kernel, CPU, memory, device, driver and library. Each fact says where it was
-// read.
-func (b *Box) Facts() matrix.Facts { return slices.Clone(b.facts) }
+// Facts is the identity of the machine: boot, kernel, CPU, memory, device, driver and library, and the clock ceiling that
+// Doctor saw under load on this boot. Each fact says where it was read.
+func (b *Box) Facts() matrix.Facts {
+	f := slices.Clone(b.facts)
+	if c, ok := b.clocks().Get(); ok {
+		f = append(f, matrix.Fact{Name: "clock_ceiling_mhz", Value: fmt.Sprint(c.CeilingMHz), Where: "doctor, under load", Standing: matrix.Observed})
+	}
+	return f
+}
 
 // Warnings are the lines about telemetry that could not be had.
 func (b *Box) Warnings() []string { return slices.Clone(b.warnings) }

@@ -34,12 +34,20 @@ func (b *Box) PinState() string {
 	if !b.profile.GPU {
 		return "none"
 	}
-	var c clockState
-	data, err := os.ReadFile(b.runtimePath("clocks.json"))
-	if err == nil && json.Unmarshal(data, &c) == nil && c.BootID == b.bootID && c.Flat {
+	if c, ok := b.clocks().Get(); ok && c.Flat {
 		return "pinned"
 	}
 	return "unpinned"
+}
+
+// clocks is what Doctor saw on this boot.
+func (b *Box) clocks() matrix.Opt[clockState] {
+	var c clockState
+	data, err := os.ReadFile(b.runtimePath("clocks.json"))
+	if err != nil || json.Unmarshal(data, &c) != nil || c.BootID != b.bootID {
+		return matrix.Opt[clockState]{}
+	}
+	return matrix.Some(c)
 }
 
 // Ceiling is the highest clock of the busy seconds: the observed ceiling of a box or grid, absent where nothing was busy.

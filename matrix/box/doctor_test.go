@@ -56,6 +56,9 @@ func TestDoctorCertifiesUnderItsOwnLoad(t *testing.T) {
 				if (f.State == StateOK) != (c.costs == "") || !strings.Contains(f.Costs, c.costs) || !strings.Contains(f.Fix, c.fix) {
 					t.Errorf("%+v", f)
 				}
+				if got := b.Facts().Value("clock_ceiling_mhz").Present(); got != (c.costs == "" || c.costs == "CLOCK_SPREAD") {
+					t.Errorf("a clock ceiling is stated: %v", got)
+				}
 				if b.PinState() != c.pin {
 					t.Errorf("pin state %s", b.PinState())
 				}

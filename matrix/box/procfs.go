@@ -86,7 +86,26 @@ func (p procfs) meminfo() (meminfo, error) {
 	if err != nil {
 		return m, fmt.Errorf("%s: %w", p.path("meminfo"), err)
 	}
+	m.fields[arcField] = p.arcKiB()
 	return m, nil
+}
+
+// arcField holds ZFS's cache, which the kernel does not count as one.
+const arcField = "ZFS ARC"
+
+func (p procfs) arcKiB() int64 {
+	b, err := p.read("spl/kstat/zfs/arcstats")
+	if err != nil {
+		return 0
+	}
+	for l := range strings.Lines(string(b)) {
+		if f := strings.Fields(l); len(f) == 3 && f[0] == "size" {
+			if v, err := strconv.ParseInt(f[2], 10, 64); err == nil && v > 0 {
+				return v >> 10
+			}
+		}
+	}
+	return 0
 }
 
 func parseMeminfo(b []byte) (meminfo, error) {
@@ -134,7 +153,7 @@ func availableKiB(b []byte) (int64, bool) {
 }
 
 // known are the pools of meminfo that somebody answers for. Shmem is part of Cached, Mapped of Cached and AnonPages.
-var known = []string{"Buffers", "Cached", "SwapCached", "AnonPages", "Slab", "KernelStack", "PageTables", "SecPageTables", "Percpu", "VmallocUsed", "Hugetlb", "Balloon"}
+var known = []string{"Buffers", "Cached", "SwapCached", "AnonPages", "Slab", "KernelStack", "PageTables", "SecPageTables", "Percpu", "VmallocUsed", "Hugetlb", "Balloon", arcField}
 
 // unattributed is the memory that is neither free nor owned by anything the kernel or the driver names, in KiB:
 // MemTotal − MemFree − Σ known pools − what GPU processes hold. It is what a crashed container or driver leaves behind
@@ -274,24 +293,27 @@ func (p procfs) children(pid int) []int {
 	return out
 }
 
-// pids lists every visible process.
-func (p procfs) pids() []int {
-	d, err := os.Open(p.root)
+// listsChildren reports whether the kernel was built to list children.
+func (p procfs) listsChildren(pid int) bool {
+	_, err := p.read(fmt.Sprintf("%d/task/%d/children", pid, pid))
+	return err == nil
+}
+
+// scanChildren reads every visible process once and answers from that.
+func (p procfs) scanChildren() func(pid int) []int {
+	below := map[int][]int{}
+	names, err := os.ReadDir(p.root)
 	if err != nil {
-		return nil
+		return func(int) []int { return nil }
 	}
-	defer d.Close()
-	names, err := d.Readdirnames(-1)
-	if err != nil {
-		return nil
-	}
-	var out []int
 	for _, n := range names {
-		if x, err := strconv.Atoi(n); err == nil {
-			out = append(out, x)
+		if pid, err := strconv.Atoi(n.Name()); err == nil {
+			if s, err := p.pid(pid); err == nil {
+				below[s.ppid] = append(below[s.ppid], pid)
+			}
 		}
 	}
-	return out
+	return func(pid int) []int { return below[pid] }
 }
 
 // loadAverage is the one-minute load average.

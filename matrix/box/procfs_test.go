@@ -34,6 +34,10 @@ func TestUnattributed(t *testing.T) {
 	if u, _ := m.unattributed(34 << 20); u > unattributedLimitKiB {
 		t.Errorf("unattributed %d although a GPU process owns it", u)
 	}
+	m.fields[arcField] = 34 << 20
+	if u, _ := m.unattributed(0); u > unattributedLimitKiB {
+		t.Errorf("unattributed %d although ZFS caches with it", u)
+	}
 	delete(m.fields, "AnonPages")
 	if _, err := m.unattributed(0); err == nil {
 		t.Error("a meminfo without its pools is judged")

@@ -49,6 +49,7 @@ type rawHost struct {
 	StallCPU int64   `json:"psi_cpu_us"`
 	StallIO  int64   `json:"psi_io_us"`
 	StallMem int64   `json:"psi_memory_us"`
+	Slept    int64   `json:"suspended_ns"`
 }
 
 // raw copies the window's samples and the nearest ones around it, and returns a writer of them: one JSON value a line, in
@@ -79,7 +80,7 @@ func (s *series) raw(w window) func(io.Writer) error {
 		}
 		for _, x := range host {
 			if err := enc.Encode(rawLine{At: x.at, Host: &rawHost{Busy: x.cpu.busy, Ours: x.ours, Steal: x.cpu.steal, Total: x.cpu.total,
-				Swap: x.swap, Load: x.load, StallCPU: x.stallCPU, StallIO: x.stallIO, StallMem: x.stallMem}}); err != nil {
+				Swap: x.swap, Load: x.load, StallCPU: x.stallCPU, StallIO: x.stallIO, StallMem: x.stallMem, Slept: x.slept}}); err != nil {
 				return err
 			}
 		}

@@ -94,7 +94,8 @@ type hostSample struct {
 	load              float64
 	stallCPU, stallIO int64 // PSI some, µs; -1 where unknown
 	stallMem          int64
-	cannot            bool // /proc/stat could not be read
+	slept             int64 // ns this boot has been suspended
+	cannot            bool  // /proc/stat could not be read
 }
 
 // between returns the part of a stream inside [start, end], and the whole stream's samples just outside it.

@@ -210,7 +210,7 @@ func (w *Watch) sampleHost() {
 	h.ours = w.account.update(roots)
 	var err error
 	h.cpu, err = proc.stat()
-	h.at, h.cannot = w.box.opt.Now(), err != nil
+	h.at, h.slept, h.cannot = w.box.opt.Now(), w.box.opt.Slept(), err != nil
 	if vm := proc.vmCounters("pswpin", "pswpout"); len(vm) == 2 {
 		h.swap = vm["pswpin"] + vm["pswpout"]
 	}

@@ -21,6 +21,9 @@ type window struct {
 // noticed within 2 s).
 const staleAfter = 2e9
 
+// sleptMost allows for reading two clocks one after the other, in ns.
+const sleptMost = 100e6
+
 // env reduces the samples of a window. Nothing is judged here.
 func (s *series) env(w window) matrix.Env {
 	e := matrix.Env{BootIDStart: w.bootID}
@@ -60,6 +63,10 @@ func (s *series) hostPart(w window, e *matrix.Env) {
 		// The two sources tick apart; a hair below zero is zero.
 		e.ForeignCPU = matrix.Some(max(0, busy-mine) / total)
 		e.Steal = matrix.Some(max(0, steal) / total)
+	}
+	// CLOCK_MONOTONIC stands still while the box sleeps: only this tells that it was away.
+	if n := len(all); n > 0 && all[n-1].slept-all[0].slept > sleptMost {
+		e.HostVanished = true
 	}
 	first, last := int64(-1), int64(-1)
 	for _, h := range all {

@@ -204,6 +204,13 @@ func TestHostWindow(t *testing.T) {
 	if e.SwapDelta.Or(-1) != 3 || e.PeakMemDeltaKiB.Or(0) != 80<<20 || len(e.Unevaluable) != 0 {
 		t.Errorf("%+v", e)
 	}
+	if e.HostVanished {
+		t.Error("a box that was awake vanished")
+	}
+	s.host[6].slept, s.host[7].slept, s.host[8].slept = 30*second, 30*second, 30*second
+	if !s.env(w).HostVanished {
+		t.Error("a suspended laptop reads as healthy")
+	}
 	for i := range s.host {
 		s.host[i].cannot, s.host[i].swap = true, -1
 	}
