@@ -57,6 +57,7 @@ func (p *page) section(s section) {
 	for _, l := range s.Lines {
 		p.cell(l)
 	}
+	p.notes(s.Lines)
 	for _, x := range s.Refusals {
 		p.refusal(x)
 	}
@@ -82,11 +83,24 @@ func (p *page) cell(l line) {
 		says = strings.TrimSuffix(d+": "+says, ": ")
 	}
 	p.wrap(indent, says)
-	for _, n := range l.Notes {
-		p.wrap(indent, n)
+}
+
+// notes puts what withholds or voids the cells above, and what is annotated on them, once for all cells that it is said of.
+func (p *page) notes(lines []line) {
+	seen := map[string]bool{}
+	put := func(prefix, s string) {
+		if !seen[prefix+s] {
+			seen[prefix+s] = true
+			p.wrap(prefix, s)
+		}
 	}
-	for _, a := range l.Cell.Annotated {
-		p.wrap(indent+"note: ", clean(a))
+	for _, l := range lines {
+		for _, n := range l.Notes {
+			put("  ", n)
+		}
+		for _, a := range l.Cell.Annotated {
+			put("  note: ", clean(a))
+		}
 	}
 }
 
