@@ -156,6 +156,11 @@ func TestPython(t *testing.T) {
 	if strings.Contains(string(text), "hf_abc") || strings.Contains(string(text), "PROXY") {
 		t.Error("a secret or a foreign variable was recorded")
 	}
+	// A directory in the working directory shadows a package of its name (bugs.md F04).
+	b.file("/home/u/vllm/README.md", "")
+	b.must(os.Remove(filepath.Join(b.proc, "20/cwd")))
+	b.must(os.Symlink("/home/u", filepath.Join(b.proc, "20/cwd")))
+	want(t, b.of(20, 21).Facts, map[string]string{FactShadow: "/home/u/vllm"})
 	// A compiler that runs for a moment is no part of the build.
 	if again := b.of(20, 21); again.Build != p.Build {
 		t.Error("a compiler changed the build")
