@@ -158,7 +158,9 @@ func (f *found) directory() error {
 		}
 		if d.Type()&fs.ModeSymlink != 0 {
 			real, _, err := resolve(p)
-			if err != nil {
+			if r, ok := errors.AsType[*Refusal](err); ok && r.Code == NotFound {
+				return &Refusal{Code: Incomplete, Path: p, Message: "links to " + r.Path + ", which is not there", Fix: "download it again, or remove the link"}
+			} else if err != nil {
 				return err
 			}
 			if st, err := os.Stat(real); err != nil {

@@ -174,7 +174,7 @@ func TestPathRefusals(t *testing.T) {
 		"left":                              {Incomplete, "finish the download"},
 		"pieces/model.gguf.part01":          {Incomplete, "cat model.gguf.part* > model.gguf"},
 		"loop":                              {LinkLoop, "loop"},
-		"dangling":                          {NotFound, "nowhere"},
+		"dangling":                          {Incomplete, "nowhere, which is not there"},
 		"inner":                             {LinkLoop, "remove the loop"},
 		"left/model.safetensors.incomplete": {Incomplete, "unfinished"},
 	} {
