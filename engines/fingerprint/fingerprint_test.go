@@ -126,7 +126,7 @@ func TestPrintIsStable(t *testing.T) {
 	base := armPrint(t, first.Facts)
 	for name, more := range map[string]matrix.Fact{
 		"claimed": claimed(matrix.FactCommit, "x", ""), "cache": observed(FactCache+"triton", "/x private entries=1", ""), "log path": observed(FactFlag+"log-file", "x.log", ""),
-		"path": observed(FactEnv+"TRITON_CACHE_DIR", "/tmp/a", ""), "pid": observed("pid", "7", ""),
+		"path": observed(FactEnv+"TRITON_CACHE_DIR", "/var/a", ""), "pid": observed("pid", "7", ""),
 	} {
 		if armPrint(t, append(first.Facts, more)) != base {
 			t.Errorf("%s: %v changed the print", name, more)
@@ -210,7 +210,7 @@ func TestEditableOriginGone(t *testing.T) {
 	b.environment(venv, map[string]string{"vllm": "0.26.0.dev0+g5559679", "flashinfer-python": "0.6.15.post1"})
 	site := venv + "/lib/python3.11/site-packages"
 	info := site + "/vllm-0.26.0.dev0+g5559679.dist-info"
-	source := "/home/u/work/vllm-src-5559679"
+	source := "/home/u/src/vllm-src-5559679"
 	b.file(info+"/direct_url.json", `{"url":"file://`+source+`","dir_info":{"editable":true}}`)
 	same := func(p string) string { return filepath.Join(b.root, p) }
 	facts, _ := environment(site, same)

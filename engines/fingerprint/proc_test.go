@@ -129,7 +129,7 @@ func (b *box) llamacpp(pid int, backend string) {
 	b.file(lib, backend)
 	b.start(proc{pid: pid, exe: loader, cwd: "/opt/sid",
 		argv: []string{loader, "--library-path", "/opt/sid/usr/lib", "usr/bin/llama-server", "-m", "/models/m.gguf", "--port", fmt.Sprint(9000 + pid), "-c", "4096", "-np", "4", "--seed", "-1", "--api-key", "topsecretvalue"},
-		env:  []string{"GGML_BACKEND_PATH=" + lib, "HOME=/home/u", "LLAMA_API_KEY=topsecretvalue", "OMP_NUM_THREADS=2", "SSH_AUTH_SOCK=/tmp/topsecretvalue"},
+		env:  []string{"GGML_BACKEND_PATH=" + lib, "HOME=/home/u", "LLAMA_API_KEY=topsecretvalue", "OMP_NUM_THREADS=2", "SSH_AUTH_SOCK=/run/topsecretvalue"},
 		maps: []string{"/opt/sid/usr/bin/llama-server", "/opt/sid/usr/lib/libllama.so.0", lib, "/opt/sid/usr/lib/libnss_files.so.2", "r:/opt/sid/usr/bin/llama-server"}})
 }
 
