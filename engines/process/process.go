@@ -46,7 +46,8 @@ type Spec struct {
 // DefaultLogLimit is the size at which a log is rotated: enough for the full log of any real load, small against a disk.
 const DefaultLogLimit = 64 << 20
 
-// Runtime is a way to run a server: as a process here, in a container, or not at all (attach).
+// Runtime is a way to run a server: as a process of this machine (Local), or in a container. What a container needs beyond
+// Spec (image, mounts) belongs to the value that implements it. An attached server has no runtime.
 type Runtime interface {
 	Kind() matrix.Runtime
 	// Start launches the tree and returns at once; the server is not ready yet. Cancelling ctx later does not stop it.

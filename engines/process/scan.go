@@ -94,7 +94,8 @@ func marker(pid int) string {
 }
 
 // tree finds the members of one server tree in the process table. What was a member once stays one, whatever it calls
-// itself and whoever its parent is now.
+// itself and whoever its parent is now. A cgroup would hold them all too, but making one needs a subtree delegated to us,
+// which a plugin run by a user seldom has.
 type tree struct {
 	loadID string
 	root   matrix.Process

@@ -48,7 +48,8 @@ func (s *Slot) Tree() (Tree, error) {
 	return s.tree, nil
 }
 
-// Stop ends the server, or the start under way, and empties the slot once it is proved gone.
+// Stop ends the server and empties the slot once it is proved gone. A start under way is cancelled and cleans up after
+// itself; then, as with an empty slot, the answer is engines.ErrNotStarted.
 func (s *Slot) Stop(ctx context.Context, deadline time.Duration) (matrix.Stopped, error) {
 	s.mu.Lock()
 	if s.cancel != nil {
