@@ -230,8 +230,7 @@ type pidStat struct {
 	ppid          int
 	own, children int64  // utime+stime; the same of reaped children
 	start         uint64 // field 22: since boot
-	comm          string
-	gone          bool // zombie or dead
+	gone          bool   // zombie or dead
 }
 
 func (p procfs) pid(pid int) (pidStat, error) {
@@ -249,7 +248,6 @@ func parsePIDStat(b []byte) (pidStat, error) {
 	if open < 0 || end < open {
 		return s, errors.New("stat names no command")
 	}
-	s.comm = string(b[open+1 : end])
 	f := strings.Fields(string(b[end+1:])) // f[0] is field 3, the state
 	if len(f) < 20 {
 		return s, fmt.Errorf("stat has %d fields after the command, 20 are needed", len(f))

@@ -11,8 +11,8 @@ import (
 const settlePoll = time.Second
 
 // Settle waits until the box is as a load needs it (protocol §2.6, §2.7), after the caller has proved the last engine
-// gone: memory back at the baseline within 120 s, then the profile's quiet time, then GPU temperature and load average, all
-// within 300 s. It reports what it saw and never fails on a limit: MemBeforeKiB below its baseline, ThermalOffset and
+// gone: memory back at the baseline within 120 s, no process on the GPU within as much, then the profile's quiet time, then
+// GPU temperature and load average, all within 300 s. It reports what it saw and never fails on a limit: MemBeforeKiB below its baseline, ThermalOffset and
 // LoadAverage are for the gates. Verify hashes after it and evict last: hashing fills the page cache. The error is ctx's,
 // or /proc's.
 func (b *Box) Settle(ctx context.Context) (matrix.Env, error) {
@@ -26,6 +26,9 @@ func (b *Box) Settle(ctx context.Context) (matrix.Env, error) {
 		return env, fmt.Errorf("no baseline of this boot: call Baseline before the first load")
 	}
 	if err := b.settleMemory(ctx, base, &env); err != nil {
+		return env, err
+	}
+	if err := b.settleNeighbours(ctx, &env); err != nil {
 		return env, err
 	}
 	if err := b.settleQuiet(ctx, base, &env); err != nil {
@@ -74,6 +77,38 @@ func (b *Box) memory(ctx context.Context) (matrix.Opt[int64], error) {
 	}
 	m, err := b.proc.meminfo()
 	return matrix.Some(m.available), err
+}
+
+// settleNeighbours waits until no process holds the GPU: no engine of ours lives now, so any that does is foreign.
+func (b *Box) settleNeighbours(ctx context.Context, env *matrix.Env) error {
+	if !b.profile.GPU {
+		return nil
+	}
+	for began := b.opt.Now(); ; {
+		s, _ := b.read(ctx)
+		if !value(s, matrix.FieldProcesses).Present() {
+			env.Unevaluable = append(env.Unevaluable, unevaluable(matrix.Cotenant, "the device lists no processes before the load"))
+			return ctx.Err()
+		}
+		visible := 0
+		for _, p := range s.Processes {
+			if _, err := b.proc.pid(p.PID); err == nil && b.proc.initialPIDNamespace() {
+				visible++
+			}
+		}
+		if len(s.Processes) == 0 || b.opt.Now()-began >= int64(memoryLimit) {
+			if visible > 0 || len(s.Processes) == 0 {
+				env.ForeignGPU = matrix.Some(int64(visible))
+			} else {
+				env.Unevaluable = append(env.Unevaluable, unevaluable(matrix.Cotenant, fmt.Sprintf("%d GPU processes of another PID namespace before the load", len(s.Processes))))
+			}
+			return ctx.Err()
+		}
+		b.opt.Progress(fmt.Sprintf("%d processes are on the GPU, the first is PID %d", len(s.Processes), s.Processes[0].PID))
+		if err := wait(ctx, settlePoll); err != nil {
+			return err
+		}
+	}
 }
 
 // settleQuiet waits the profile's quiet time, then until the GPU is cool and the box idle.

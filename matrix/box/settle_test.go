@@ -45,7 +45,7 @@ func TestSettleGB10(t *testing.T) {
 		if d := time.Since(start); d < 150*time.Second || d > 155*time.Second || e.SettleTook < 150*second {
 			t.Errorf("settled after %v (%d ns)", d, e.SettleTook)
 		}
-		if e.ThermalOffset || e.LoadAverage.Or(9) != 0.9 || e.MemBaselineKiB.Or(0) != 112<<20 || e.MemBeforeKiB.Or(0) != 112<<20-900<<10 || len(e.Unevaluable) > 0 {
+		if e.ThermalOffset || e.LoadAverage.Or(9) != 0.9 || e.ForeignGPU.Or(1) != 0 || e.MemBaselineKiB.Or(0) != 112<<20 || e.MemBeforeKiB.Or(0) != 112<<20-900<<10 || len(e.Unevaluable) > 0 {
 			t.Errorf("%+v", e)
 		}
 	})
@@ -70,15 +70,17 @@ func TestSettleLimits(t *testing.T) {
 		}
 		p.memory(80 << 20)
 		hot.Store(true)
+		g.procs = []matrix.GPUProcess{{PID: 9}, {PID: 10}} // 10 is of another namespace
+		p.process(9, 1, 0, 0, 1, "")
 		start := time.Now()
 		e, err := b.Settle(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d := time.Since(start); d < memoryLimit+settleLimit || d > memoryLimit+settleLimit+10*time.Second {
+		if d := time.Since(start); d < 2*memoryLimit+settleLimit || d > 2*memoryLimit+settleLimit+10*time.Second {
 			t.Errorf("gave up after %v", d)
 		}
-		if !e.ThermalOffset || e.MemBeforeKiB.Or(0) != 80<<20 {
+		if !e.ThermalOffset || e.MemBeforeKiB.Or(0) != 80<<20 || e.ForeignGPU.Or(0) != 1 {
 			t.Errorf("%+v", e)
 		}
 	})
