@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
 # Installs llama-server from Debian sid as a tree of its own into DIR/sid. usage: llamacpp.sh DIR   (25 s, 380 MB)
 # It needs root and a Debian-like machine; running the server afterwards needs neither: the tree's own loader runs it.
+# The model that `make real` runs on it goes beside DIR, into models/.
 # In broker.yaml: plugin: llamacpp, settings: {root: DIR/sid, backend: auto}
 set -euo pipefail
 dir=${1:?usage: llamacpp.sh DIR}
 tree=$dir/sid
+model() { "$(dirname "$0")/gemma-3-270m.sh" "$(dirname "$dir")/models"; }
 if [ -n "${LLAMA_SERVER:-}" ]; then
   echo "LLAMA_SERVER=$LLAMA_SERVER is used as it is: set binary in broker.yaml to it"
+  model
   exit 0
 fi
 if [ -x "$tree/usr/bin/llama-server" ]; then
   echo "$tree: already there; remove $dir to install anew"
+  model
   exit 0
 fi
 fail() { echo "llamacpp.sh: $*" >&2; exit 1; }
@@ -38,3 +42,4 @@ trap - ERR INT TERM
 lib=$(dirname "$(ls "$tree"/usr/lib/*-linux-gnu/ld-linux-*.so.* | head -1)")
 "$lib"/ld-linux-*.so.* --library-path "$lib:$lib/llama" "$tree/usr/bin/llama-server" --version 2>&1 | head -1
 echo "backends: $(cd "$lib"/ggml/backends*/ && ls libggml-cpu-*.so | sed 's/libggml-cpu-\(.*\)\.so/\1/' | tr '\n' ' ')"
+model
