@@ -15,8 +15,11 @@ const (
 	maxBlock = 1 << 20
 )
 
-// exchange sends one request and records the answer. It returns the connection, nil where it cannot be used again.
-func (s *pass) exchange(k *conn, x *Exchange) *conn {
+// exchange sends one request over a connection of its own and records the answer. A connection carries one request:
+// llama-server b11669 announces keep-alive and closes after a streamed answer, and a client that never retries loses every
+// second request to that race. The same holds for every engine, so that none is asked in another way than the others. k is
+// a connection that was opened before, nil: one is opened now, before the send stamp.
+func (s *pass) exchange(k *conn, x *Exchange) {
 	s.sent[x.Index] = true
 	defer s.settle(x)
 	if k != nil && k.stale() {
@@ -27,9 +30,10 @@ func (s *pass) exchange(k *conn, x *Exchange) *conn {
 		var err error
 		if k, err = s.connect(); err != nil {
 			x.Ending, x.Error, x.End = EndDial, err.Error(), s.clock.now()
-			return nil
+			return
 		}
 	}
+	defer s.drop(k)
 	deadline := time.Now().Add(s.total)
 	err := k.net.SetDeadline(deadline)
 	x.Begin = s.clock.now()
@@ -42,19 +46,13 @@ func (s *pass) exchange(k *conn, x *Exchange) *conn {
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			x.Ending, x.Error = EndTotal, fmt.Sprintf("the request could not be written within the total limit of %v", s.total)
 		}
-		s.drop(k)
-		return nil
+		return
 	}
-	if s.receive(k, x, deadline) {
-		return k
-	}
-	s.drop(k)
-	return nil
+	s.receive(k, x, deadline)
 }
 
-// receive reads the answer into the arrival log until HTTP framing says it is whole. It reports whether the connection may
-// carry another request.
-func (s *pass) receive(k *conn, x *Exchange, deadline time.Time) bool {
+// receive reads the answer into the arrival log until HTTP framing says it is whole.
+func (s *pass) receive(k *conn, x *Exchange, deadline time.Time) {
 	var w wire
 	block := x.Wire[0]
 	var size int64
@@ -76,7 +74,7 @@ func (s *pass) receive(k *conn, x *Exchange, deadline time.Time) bool {
 		if r.err != nil {
 			x.Wire[len(x.Wire)-1] = block
 			s.readEnd(x, &w, r, deadline)
-			return false
+			return
 		}
 		block = block[:len(block)+r.n]
 		x.Segments = append(x.Segments, Segment{At: s.clock.at(r.at), Lag: r.lag, Bytes: r.n})
@@ -97,7 +95,7 @@ func (s *pass) receive(k *conn, x *Exchange, deadline time.Time) bool {
 		}
 		x.Wire[len(x.Wire)-1] = block
 		x.End = s.clock.at(r.at)
-		return x.Ending == EndClean && !w.close && len(rest) == 0
+		return
 	}
 }
 

@@ -123,7 +123,7 @@ func (s *pass) closedLoop() {
 				}
 				x := &s.rec.Exchanges[i]
 				x.Scheduled = last
-				s.client.slots[slot] = s.exchange(s.client.slots[slot], x)
+				s.exchange(s.take(slot), x)
 				last = x.End
 			}
 		})
@@ -141,7 +141,7 @@ func (s *pass) openLoop(ctx context.Context) {
 	for slot := range s.client.slots {
 		workers.Go(func() {
 			for i := range work {
-				s.client.slots[slot] = s.exchange(s.client.slots[slot], &s.rec.Exchanges[i])
+				s.exchange(s.take(slot), &s.rec.Exchanges[i])
 			}
 		})
 	}
@@ -155,15 +155,18 @@ func (s *pass) openLoop(ctx context.Context) {
 		select {
 		case work <- i:
 		default:
-			workers.Go(func() {
-				if k := s.exchange(nil, &s.rec.Exchanges[i]); k != nil {
-					s.drop(k)
-				}
-			})
+			workers.Go(func() { s.exchange(nil, &s.rec.Exchanges[i]) })
 		}
 	}
 	close(work)
 	workers.Wait()
+}
+
+// take hands out the connection that was opened for a slot before the window; nil once it is used.
+func (s *pass) take(slot int) *conn {
+	k := s.client.slots[slot]
+	s.client.slots[slot] = nil
+	return k
 }
 
 // running reports whether another request may be sent.

@@ -22,7 +22,6 @@ type wire struct {
 
 	status  int
 	headers []header
-	close   bool // the server closes the connection after this response
 	err     error
 }
 
@@ -130,15 +129,6 @@ func (w *wire) parseHead() {
 		}
 		return // an interim response: the next head follows
 	}
-	w.close = proto == "HTTP/1.0"
-	for _, o := range strings.Split(w.header("connection"), ",") {
-		switch strings.ToLower(strings.TrimSpace(o)) {
-		case "close":
-			w.close = true
-		case "keep-alive":
-			w.close = false
-		}
-	}
 	w.framing(proto)
 }
 
@@ -175,7 +165,7 @@ func (w *wire) framing(proto string) {
 			w.state = atEnd
 		}
 	default:
-		w.close, w.state = true, inRest
+		w.state = inRest
 	}
 }
 
