@@ -42,7 +42,7 @@ func TestClosedLoop(t *testing.T) {
 		return good(c, n, body)
 	})
 	rec, reqs := runOnce(t, d, Job{Point: toyPoint(4), Prompts: prompts(24), ExpectCold: true})
-	if len(reqs) != 24 || rec.Planned != 24 || rec.Stopped != "" || rec.Dials != 20 {
+	if len(reqs) != 24 || rec.Planned != 24 || rec.Stopped != "" || rec.Dials < 20 || rec.Dials > 23 { // four were open before; a slow starter may not use its own
 		t.Fatalf("%d requests, planned %d, stopped %q, %d dials inside the window", len(reqs), rec.Planned, rec.Stopped, rec.Dials)
 	}
 	if most.v.Load() > 4 {
