@@ -186,6 +186,7 @@ func TestReady(t *testing.T) {
 		{"answer of another model", map[string]string{"/v1/models": models, "/v1/completions": strings.Replace(done, "tiny", "other", 1)}, true, "wrong_model", "other"},
 		{"health 200, no tokens", map[string]string{"/health": "", "/v1/models": models, "/v1/completions": `500|{"error":{"message":"dead engine"}}`}, false, "", "dead engine"},
 		{"200 without a token", map[string]string{"/v1/models": models, "/v1/completions": `{"choices":[{"text":""}],"usage":{"completion_tokens":0}}`}, false, "", "no generated token"},
+		{"a request it refuses", map[string]string{"/v1/models": models, "/v1/completions": `400|{"error":{"message":"top_k must be -1"}}`}, false, "not_ready", "top_k must be -1"},
 		{"no model yet", map[string]string{"/v1/models": `{"data":[]}`}, false, "", "no model yet"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

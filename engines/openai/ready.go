@@ -2,7 +2,9 @@ package openai
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"enginebroker/matrix"
@@ -19,7 +21,7 @@ func Poll(ctx context.Context, perCall time.Duration, fn func(context.Context) e
 		if err == nil {
 			return nil
 		}
-		if f, ok := err.(*matrix.StartFailure); ok {
+		if f, ok := errors.AsType[*matrix.StartFailure](err); ok {
 			return f // an answer that will not change
 		}
 		select {
@@ -73,6 +75,9 @@ func Ready(ctx context.Context, c *Client, r Readiness) (Completion, error) {
 	err := Poll(ctx, perCall, func(ctx context.Context) error {
 		var err error
 		first, err = c.Complete(ctx, r.Model, r.Prompt, r.Tokens, r.Extra)
+		if final(err) {
+			return &matrix.StartFailure{Code: "not_ready", Message: "the server refuses the first request: " + err.Error()}
+		}
 		return err
 	})
 	if err != nil {
@@ -82,6 +87,11 @@ func Ready(ctx context.Context, c *Client, r Readiness) (Completion, error) {
 		return first, WrongModel(r.Model, first.Model, "the completion's model")
 	}
 	return first, nil
+}
+
+// final reports an answer that asking again will not change: the server understood the request and refuses it.
+func final(err error) bool {
+	return IsStatus(err, http.StatusBadRequest) || IsStatus(err, http.StatusUnauthorized) || IsStatus(err, http.StatusForbidden) || IsStatus(err, http.StatusUnprocessableEntity)
 }
 
 // serves checks the served name.

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -113,5 +114,24 @@ func TestFollower(t *testing.T) {
 	}
 	if strings.Join(got, "|") != "a|bc|d|e" {
 		t.Errorf("%q", got)
+	}
+}
+
+func TestExitSaysNoMoreThanIsKnown(t *testing.T) {
+	for _, c := range []struct {
+		exit Exit
+		want string
+	}{
+		{Exit{Code: 3}, "exit code 3"},
+		{Exit{Code: 137}, "exit code 137"}, // a wrapper's own code is no signal
+		{Exit{Code: 137, Signal: syscall.SIGKILL}, "SIGKILL, sender unknown"},
+		{Exit{Code: 137, Signal: syscall.SIGKILL, ByUs: true}, "SIGKILL, sent by us"},
+		{Exit{Code: 137, Signal: syscall.SIGKILL, OOM: true}, "SIGKILL, killed by its cgroup limit (memory.events counts an oom_kill)"},
+		{Exit{Code: 143, Signal: syscall.SIGTERM, OOM: true}, "SIGTERM, sender unknown"},
+		{Exit{Code: 139, Signal: syscall.SIGSEGV}, "SIGSEGV, it crashed"},
+	} {
+		if got := c.exit.String(); got != c.want {
+			t.Errorf("%+v: %q", c.exit, got)
+		}
 	}
 }

@@ -20,6 +20,7 @@ package process
 
 import (
 	"context"
+	"slices"
 	"syscall"
 	"time"
 
@@ -99,6 +100,8 @@ func (e Exit) String() string {
 		return signalName(e.Signal) + ", sent by us"
 	case e.OOM && e.Signal == syscall.SIGKILL:
 		return "SIGKILL, killed by its cgroup limit (memory.events counts an oom_kill)"
+	case slices.Contains([]syscall.Signal{syscall.SIGSEGV, syscall.SIGABRT, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGSYS}, e.Signal):
+		return signalName(e.Signal) + ", it crashed"
 	default:
 		// Exit code 137 alone says nothing about memory: a kill has many possible senders.
 		return signalName(e.Signal) + ", sender unknown"
