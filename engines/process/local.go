@@ -57,6 +57,9 @@ func (Local) Start(ctx context.Context, s Spec) (Tree, error) {
 	if s.LoadID == "" {
 		return nil, errors.New("launch: no load id, so the tree could not be found again")
 	}
+	if _, err := os.Lstat(s.StatePath); err == nil {
+		return nil, fmt.Errorf("launch: %s names a server of an earlier start: recover it first, or it is lost", s.StatePath)
+	}
 	if err := subreap(); err != nil {
 		return nil, fmt.Errorf("launch: child subreaper: %w", err)
 	}
@@ -71,7 +74,7 @@ func (Local) Start(ctx context.Context, s Spec) (Tree, error) {
 	env, withheld := BuildEnv(os.Environ(), s.Inherit, s.Env)
 	env[MarkerName] = s.LoadID
 	t := &local{
-		spec: s, log: log, done: make(chan struct{}), rotated: make(chan struct{}),
+		spec: s, log: log, done: make(chan struct{}), rotated: make(chan struct{}), sent: map[syscall.Signal]bool{},
 		launched: Launched{Argv: s.Argv, Env: env, Scrubbed: withheld, LogPath: s.LogPath},
 		state:    State{LoadID: s.LoadID, BootID: boot, Host: s.Host, Port: s.Port, Argv0: s.Argv[0]},
 	}
@@ -94,11 +97,11 @@ type local struct {
 	done    chan struct{} // root gone, exit known
 	rotated chan struct{} // keepLog returned
 
-	mu       sync.Mutex
-	tree     *tree
-	exit     matrix.Opt[Exit]
-	signaled bool // Stop sent a signal
-	oomAt    int64
+	mu    sync.Mutex
+	tree  *tree
+	exit  matrix.Opt[Exit]
+	sent  map[syscall.Signal]bool // by Stop
+	oomAt int64
 
 	stopping sync.Mutex
 	stopped  matrix.Opt[matrix.Stopped]
@@ -183,7 +186,7 @@ func (t *local) ended(ps *os.ProcessState) {
 	if ws.Signaled() {
 		e.Signal = ws.Signal()
 		e.Code = 128 + int(e.Signal)
-		e.ByUs = t.signaled
+		e.ByUs = t.sent[e.Signal]
 		e.OOM = t.cgroup != "" && oomKills(t.cgroup) > t.oomAt
 	}
 	t.exit = matrix.Some(e)
@@ -268,9 +271,9 @@ func (t *local) Stop(ctx context.Context, deadline time.Duration) (matrix.Stoppe
 }
 
 func (t *local) kill(ctx context.Context, until time.Time) (matrix.Stopped, error) {
-	s := stopper{members: t.Processes, root: t.launched.Root, port: t.spec.Port, signaled: func() {
+	s := stopper{members: t.Processes, root: t.launched.Root, port: t.spec.Port, signaled: func(sig unix.Signal) {
 		t.mu.Lock()
-		t.signaled = true
+		t.sent[sig] = true
 		t.mu.Unlock()
 	}}
 	return s.stop(ctx, until)

@@ -128,7 +128,7 @@ func TestExitSaysNoMoreThanIsKnown(t *testing.T) {
 		{Exit{Code: 137, Signal: syscall.SIGKILL, ByUs: true}, "SIGKILL, sent by us"},
 		{Exit{Code: 137, Signal: syscall.SIGKILL, OOM: true}, "SIGKILL, killed by its cgroup limit (memory.events counts an oom_kill)"},
 		{Exit{Code: 143, Signal: syscall.SIGTERM, OOM: true}, "SIGTERM, sender unknown"},
-		{Exit{Code: 139, Signal: syscall.SIGSEGV}, "SIGSEGV, it crashed"},
+		{Exit{Code: 139, Signal: syscall.SIGSEGV, ByUs: true}, "SIGSEGV, it crashed"},
 	} {
 		if got := c.exit.String(); got != c.want {
 			t.Errorf("%+v: %q", c.exit, got)

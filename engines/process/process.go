@@ -51,7 +51,8 @@ const DefaultLogLimit = 64 << 20
 // Spec (image, mounts) belongs to the value that implements it. An attached server has no runtime.
 type Runtime interface {
 	Kind() matrix.Runtime
-	// Start launches the tree and returns at once; the server is not ready yet. Cancelling ctx later does not stop it.
+	// Start launches the tree and returns at once; the server is not ready yet. Cancelling ctx later does not stop it. A
+	// state file that is there already is refused: Recover comes first.
 	Start(ctx context.Context, s Spec) (Tree, error)
 	// Recover stops what an earlier start left under this state file and proves it gone. No file means nothing to do.
 	Recover(ctx context.Context, statePath string, deadline time.Duration) (matrix.Stopped, error)
@@ -88,7 +89,7 @@ type Launched struct {
 type Exit struct {
 	Code   int            // exit code; 128+n for signal n
 	Signal syscall.Signal // 0 when it exited by itself
-	ByUs   bool           // the signal was sent by Stop
+	ByUs   bool           // Stop had sent this signal
 	OOM    bool           // its cgroup counted an OOM kill while it ran
 }
 
@@ -96,12 +97,12 @@ func (e Exit) String() string {
 	switch {
 	case e.Signal == 0:
 		return "exit code " + itoa(e.Code)
+	case slices.Contains([]syscall.Signal{syscall.SIGSEGV, syscall.SIGABRT, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGSYS}, e.Signal):
+		return signalName(e.Signal) + ", it crashed"
 	case e.ByUs:
 		return signalName(e.Signal) + ", sent by us"
 	case e.OOM && e.Signal == syscall.SIGKILL:
 		return "SIGKILL, killed by its cgroup limit (memory.events counts an oom_kill)"
-	case slices.Contains([]syscall.Signal{syscall.SIGSEGV, syscall.SIGABRT, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGSYS}, e.Signal):
-		return signalName(e.Signal) + ", it crashed"
 	default:
 		// Exit code 137 alone says nothing about memory: a kill has many possible senders.
 		return signalName(e.Signal) + ", sender unknown"

@@ -230,6 +230,9 @@ func TestRecoverAfterTheParentWasKilled(t *testing.T) {
 		tail, _ := Tail(s.LogPath, 10)
 		return err == nil && st.Root.Present() && slices.Contains(tail, "stub: up")
 	})
+	if _, err := (Local{}).Start(t.Context(), s); err == nil || !strings.Contains(err.Error(), "recover it first") {
+		t.Errorf("a start over the state file of another: %v", err)
+	}
 	st, _ := ReadState(s.StatePath)
 	root, _ := st.Root.Get()
 	if err := cmd.Process.Kill(); err != nil {
@@ -256,6 +259,9 @@ func TestRecoverAfterTheParentWasKilled(t *testing.T) {
 	}
 	if err := bystander.Process.Signal(syscall.Signal(0)); err != nil {
 		t.Errorf("a process that is not ours was stopped: %v", err)
+	}
+	if _, err := os.Stat(s.StatePath); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("state file after recovery: %v", err)
 	}
 	if again, err := (Local{}).Recover(t.Context(), s.StatePath, time.Second); err != nil || again.How != "gone_before" {
 		t.Errorf("second recovery: %+v %v", again, err)

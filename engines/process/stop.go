@@ -19,7 +19,7 @@ type stopper struct {
 	members  func() ([]matrix.Process, error)
 	root     matrix.Process
 	port     int
-	signaled func()
+	signaled func(unix.Signal) // called before a signal is sent
 }
 
 // killReserve is the part of a stop deadline that is kept for SIGKILL and the proof, at most half of it.
@@ -36,7 +36,7 @@ func (s stopper) stop(ctx context.Context, until time.Time) (matrix.Stopped, err
 	polite := until.Add(-min(killReserve, time.Until(until)/2))
 	if len(live) > 0 {
 		result.How = "term"
-		s.signaled()
+		s.signaled(unix.SIGTERM)
 		target := live // the root is gone: ask whoever is left
 		if live[0].PID == s.root.PID {
 			target = live[:1]
@@ -55,6 +55,7 @@ func (s stopper) stop(ctx context.Context, until time.Time) (matrix.Stopped, err
 	}
 	for first := true; len(live) > 0 && (first || time.Now().Before(until)); first = false {
 		result.How = "kill"
+		s.signaled(unix.SIGKILL)
 		for _, p := range live {
 			err = errors.Join(err, signal(p, unix.SIGKILL))
 		}
@@ -118,7 +119,7 @@ func (Local) Recover(ctx context.Context, statePath string, deadline time.Durati
 	result, err := stopper{members: func() ([]matrix.Process, error) {
 		live, _, err := t.members()
 		return live, err
-	}, root: t.root, port: 0, signaled: func() {}}.stop(ctx, start.Add(deadline))
+	}, root: t.root, port: 0, signaled: func(unix.Signal) {}}.stop(ctx, start.Add(deadline))
 	result.Took = time.Since(start)
 	if !result.Gone() {
 		return result, errors.Join(err, fmt.Errorf("%s: %d processes of load %s are still alive, first pid %s: end them by hand", statePath, len(result.Survivors), st.LoadID, pidOf(result.Survivors)))
