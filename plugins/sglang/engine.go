@@ -288,11 +288,14 @@ func probe(ctx context.Context, c *openai.Client, model string, room int) (p pro
 	}
 	var cached int64
 	cached, p.reported = last.CachedTokens.Get()
-	hits := cachedTotal(after).Or(0) - cachedTotal(before).Or(0)
+	hits, counted := cachedTotal(after).Get()
+	hits -= cachedTotal(before).Or(0)
 	where := "two equal prompts, cached_tokens 0 in the second, and /server_info"
 	switch {
 	case cached > 0 || hits > 0:
 		return p, &matrix.StartFailure{Code: "prefix_cache", Message: fmt.Sprintf("the radix cache is on: of two equal prompts %d tokens came from it (counters: %d)", cached, hits)}
+	case !p.reported && !counted:
+		return p, &matrix.StartFailure{Code: "prefix_cache", Message: "neither an answer nor /metrics says how much was cached, so that the radix cache is not shown to be off"}
 	case !p.reported: // this build counts a hit only
 		where = "two equal prompts, no hit counted in /metrics, and /server_info"
 	}

@@ -37,11 +37,15 @@ type serverInfo struct {
 	NoRadix       matrix.Opt[bool] `json:"disable_radix_cache"`
 	SleepOnIdle   matrix.Opt[bool] `json:"sleep_on_idle"`
 	NoAutotune    matrix.Opt[bool] `json:"disable_flashinfer_autotune"`
-	NoCudaGraph   matrix.Opt[bool] `json:"disable_cuda_graph"`
+	Graphs        graphConfig      `json:"cuda_graph_config"` // as resolved; disable_cuda_graph is what was asked
 	NoOverlap     matrix.Opt[bool] `json:"disable_overlap_schedule"`
 	Speculative   string           `json:"speculative_algorithm"`
 	States        []schedulerState `json:"internal_states"`
 	DisaggregMode string           `json:"disaggregation_mode"`
+}
+
+type graphConfig struct {
+	Decode, Prefill struct{ Backend string }
 }
 
 type schedulerState struct {
@@ -144,6 +148,9 @@ func (s state) facts() matrix.Facts {
 		seen(fingerprint.FactConfig+"device", i.Device, where+"device"),
 		seen(fingerprint.FactConfig+"random_seed", strconv.FormatInt(i.Seed, 10), where+"random_seed"),
 	}
+	if i.Graphs.Decode.Backend != "" {
+		facts = append(facts, seen(fingerprint.FactConfig+"cuda_graph", "decode "+i.Graphs.Decode.Backend+", prefill "+i.Graphs.Prefill.Backend, where+"cuda_graph_config"))
+	}
 	if d := dtypeName(i.Dtype); d != "" && d != "auto" {
 		facts = append(facts, seen(matrix.FactComputeDtype, d, where+"dtype"))
 		if i.Quantization == "" {
@@ -159,7 +166,7 @@ func (s state) facts() matrix.Facts {
 	for _, b := range []struct {
 		name string
 		off  matrix.Opt[bool]
-	}{{"flashinfer_autotune", i.NoAutotune}, {"cuda_graph", i.NoCudaGraph}, {"overlap_schedule", i.NoOverlap}} {
+	}{{"flashinfer_autotune", i.NoAutotune}, {"overlap_schedule", i.NoOverlap}} {
 		if off, ok := b.off.Get(); ok {
 			facts = append(facts, seen(fingerprint.FactConfig+b.name, strconv.FormatBool(!off), where))
 		}
@@ -242,10 +249,27 @@ func counters(st *matrix.State, m openai.Metrics) {
 }
 
 // cachedTotal is the count of prompt tokens that came from a cache: the counter where there is one, which appears with the
-// first hit, else prompt tokens less those that were not cached.
+// first hit, else all prompt tokens less those that were computed.
 func cachedTotal(m openai.Metrics) matrix.Opt[int64] {
 	if n := m.Count("sglang:cached_tokens_total"); n.Present() {
 		return n
 	}
-	return matrix.Opt[int64]{}
+	all, ok := histogramSum(m, "sglang:prompt_tokens_histogram").Get()
+	computed, ok2 := histogramSum(m, "sglang:uncached_prompt_tokens_histogram").Get()
+	if !ok || !ok2 {
+		return matrix.Opt[int64]{}
+	}
+	return matrix.Some(int64(all - computed))
+}
+
+// histogramSum adds the observations of a histogram.
+func histogramSum(m openai.Metrics, name string) matrix.Opt[float64] {
+	if !m.Has(name) {
+		return matrix.Opt[float64]{}
+	}
+	sum := 0.0
+	for _, s := range m[name].GetMetric() {
+		sum += s.GetHistogram().GetSampleSum()
+	}
+	return matrix.Some(sum)
 }

