@@ -15,6 +15,7 @@ func (a *app) commands() []*cobra.Command {
 		a.modelsCommand(),
 		a.inspectCommand(),
 		a.auditCommand(),
+		a.corpusCommand(),
 		a.streamCommand(),
 		a.protocolCommand(),
 	}

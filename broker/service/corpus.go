@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -24,12 +25,18 @@ func corpusSpec(model matrix.Model, points []matrix.Point, profile workload.Prof
 	for _, g := range groups {
 		most = max(most, superblocks(profile, len(g.Arms)))
 	}
-	return workload.SpecOf(points, profile.Repetitions, workload.Reserve(most), corpusSeed, tokenizerOf(model))
+	return workload.SpecOf(points, profile.Repetitions, workload.Reserve(most), corpusSeed, tokenizerOf(model, groups))
 }
 
 // tokenizerOf names whose tokens are counted: the model's, by the fingerprint of the first local artifact that has one.
-func tokenizerOf(model matrix.Model) workload.Tokenizer {
+// Simulated engines count words of their own, whatever the model.
+func tokenizerOf(model matrix.Model, groups []matrix.Group) workload.Tokenizer {
 	t := workload.Tokenizer{Name: model.Name}
+	if len(groups) > 0 && !slices.ContainsFunc(groups, func(g matrix.Group) bool {
+		return slices.ContainsFunc(g.Arms, func(a matrix.Arm) bool { return !a.Simulated })
+	}) {
+		return workload.Tokenizer{Name: "SIMULATED"}
+	}
 	for _, id := range model.Preference {
 		a, _ := model.Artifact(id)
 		if m, ok := a.Manifest.Get(); ok && m.Tokenizer.Present() {
@@ -49,26 +56,48 @@ func (s *Service) corpusFor(model matrix.Model, points []matrix.Point, profile w
 	return c.Identity(), nil
 }
 
-// corpus reads the corpus of a spec from the state folder; without one it is the text corpus, whose lengths nobody counted.
+// corpus opens the corpus of a spec in the state folder; without one it is the text corpus, whose lengths nobody counted.
 func (s *Service) corpus(spec workload.Spec) (*workload.Corpus, error) {
 	path, err := s.corpusPath(spec)
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.Open(path)
+	c, err := openCorpus(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		spec.Tokenizer = workload.Tokenizer{}
 		return workload.Build(spec, nil)
 	}
+	return c, err
+}
+
+// openCorpus checks a corpus file whole and leaves its prompts in it: a binding run has some 100 MB of them, and the
+// process that measures may have 64 MiB (architecture §5).
+func openCorpus(path string) (*workload.Corpus, error) {
+	st, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	c, err := workload.Read(f)
+	c, err := workload.Open(fileAt(path), st.Size())
 	if err != nil {
 		return nil, fail(CauseEvidence, "remove the file; it will be built again", "prompt corpus %s: %w", path, err)
 	}
 	return c, nil
+}
+
+// fileAt reads from a file by its path, opened for each read: nobody has to close a corpus, and one that was replaced is
+// noticed by its sums.
+type fileAt string
+
+func (path fileAt) ReadAt(b []byte, off int64) (int, error) {
+	f, err := os.Open(string(path))
+	if err != nil {
+		return 0, err
+	}
+	n, err := f.ReadAt(b, off)
+	if closed := f.Close(); err == nil { // io.EOF has to stay what it is
+		err = closed
+	}
+	return n, err
 }
 
 func (s *Service) corpusPath(spec workload.Spec) (string, error) {
@@ -105,9 +134,12 @@ func (s *Service) ensureCorpus(ctx context.Context, t *team, model matrix.Model,
 		c, err := workload.Build(spec, tokenize)
 		stop()
 		if err != nil {
-			return false, fmt.Errorf("prompt corpus through %s: %w", m.Label, err)
+			return false, interrupted(ctx, fmt.Errorf("prompt corpus through %s: %w", m.Label, err), "")
 		}
-		return true, writeWhole(path, func(f *os.File) error { return c.Write(f) })
+		err = writeWhole(path, func(f *os.File) error { return c.Write(f) })
+		c = nil
+		debug.FreeOSMemory() // what was built is in the file; a run may follow in this process
+		return true, err
 	}
 	say("corpus: no engine counts tokens; prompts have approximate lengths, and the plan says so")
 	return false, nil
