@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -31,6 +32,8 @@ func (s *Slot) Start(ctx context.Context, st Start) (Tree, error) {
 	s.cancel, s.ended = cancel, ended
 	s.mu.Unlock()
 	t, err := Launch(ctx, st)
+	// What reading logs, answers and mappings took is given back before timed windows open (a plugin may hold 20 MiB there).
+	debug.FreeOSMemory()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tree, s.cancel = t, nil
