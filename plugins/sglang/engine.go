@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net"
+	"net/http"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -173,185 +175,6 @@ func (e *engine) prepare(ctx context.Context, v openai.Values, r matrix.StartReq
 	return srv, process.Spec{LoadID: r.LoadID, Argv: append([]string{in.python}, args...), Env: env, Host: r.Host, Port: r.Port, LogPath: r.LogPath, StatePath: r.StatePath}, nil
 }
 
-// logLines is how much of a load's log is searched for the kernels in use; a load with graphs prints some hundred lines.
-const logLines = 5000
-
-// ready waits for a token, then reads back what was started.
-func (e *engine) ready(ctx context.Context, srv *server, t process.Tree, progress func(matrix.Progress)) (matrix.Ready, error) {
-	r := srv.request
-	loading := watchWeights(ctx, srv.pids, srv.weights.files)
-	_, err := openai.Ready(ctx, srv.client, openai.Readiness{Model: r.ModelName, Prompt: "Hello", Tokens: 2, Progress: progress})
-	srv.proof = loading()
-	if err != nil {
-		return matrix.Ready{}, err
-	}
-	took := time.Since(t.Launched().Start)
-	ready := matrix.Ready{FirstToken: took, LoadTime: took}
-	s, err := readBack(ctx, srv.client, r.ModelName)
-	if err != nil {
-		return ready, err
-	}
-	if err := s.compare(r, srv.weights); err != nil {
-		return ready, err
-	}
-	p, err := probe(ctx, srv.client, r.ModelName, s.maxInput-1)
-	if err != nil {
-		return ready, err
-	}
-	log, err := t.LogTail(logLines)
-	if err != nil {
-		return ready, err
-	}
-	srv.more = append(append(srv.more, p.cache), logFacts(log)...)
-	if ready.Processes, err = srv.pids(); err != nil {
-		return ready, err
-	}
-	if ready.Facts, ready.Print, err = e.identity(ctx, srv, ready.Processes, s); err != nil {
-		return ready, err
-	}
-	ready.Granted = s.granted
-	ready.Dialect = dialectOf(srv.client.Base, r.ModelName, s, p)
-	return ready, nil
-}
-
-// watchWeights looks for proof of the weights while they load, and the returned function stops and gives the best: loaders
-// that read and close leave no trace later.
-func watchWeights(ctx context.Context, pids func() ([]matrix.Process, error), files []string) func() fingerprint.Proof {
-	ctx, cancel := context.WithCancel(ctx)
-	best := fingerprint.Proof{Rung: fingerprint.RungNone, Detail: "not seen"}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		tick := time.NewTicker(500 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			// A process that ends meanwhile, or that cannot be read yet, is no news about the weights.
-			if tree, err := pids(); err == nil {
-				if p, err := fingerprint.Weights("", numbers(tree), files); err == nil {
-					best = best.Better(p)
-				}
-			}
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-		}
-	})
-	return func() fingerprint.Proof {
-		cancel()
-		wg.Wait()
-		return best
-	}
-}
-
-func numbers(tree []matrix.Process) []int {
-	pids := make([]int, len(tree))
-	for i, p := range tree {
-		pids[i] = p.PID
-	}
-	return pids
-}
-
-// probePrompt is long enough to be worth caching (a page is one token on CPU, up to 64 on a GPU) and no text of any corpus.
-var probePrompt = strings.Repeat("The broker asks this once and then once more. ", 16)
-
-// probed is what two equal prompts show of a server.
-type probed struct {
-	cache    matrix.Fact
-	added    int  // tokens the server adds to a prompt
-	reported bool // an answer counts its cached tokens, 0 included
-	ids      bool // an answer carries its token ids when asked
-}
-
-// probe sends one prompt twice: nothing of the second may come from a cache. room is the longest prompt. A token id beyond
-// the vocabulary would kill the server (engines.md D8); these come from its own tokenizer.
-func probe(ctx context.Context, c *openai.Client, model string, room int) (p probed, err error) {
-	before, err := c.Metrics(ctx, "/metrics")
-	if err != nil {
-		return p, err
-	}
-	ids, err := tokenize(ctx, c, model, probePrompt)
-	if err != nil {
-		return p, err
-	}
-	ids = ids[:min(len(ids), room)]
-	var last openai.Completion
-	for range 2 {
-		if last, err = c.Complete(ctx, model, ids, 1, map[string]any{"return_token_ids": true}); err != nil {
-			return p, fmt.Errorf("prefix cache probe: %w", err)
-		}
-	}
-	p.ids = len(last.IDs) > 0
-	after, err := c.Metrics(ctx, "/metrics")
-	if err != nil {
-		return p, err
-	}
-	var cached int64
-	cached, p.reported = last.CachedTokens.Get()
-	hits, counted := cachedTotal(after).Get()
-	hits -= cachedTotal(before).Or(0)
-	where := "two equal prompts, cached_tokens 0 in the second, and /server_info"
-	switch {
-	case cached > 0 || hits > 0:
-		return p, &matrix.StartFailure{Code: "prefix_cache", Message: fmt.Sprintf("the radix cache is on: of two equal prompts %d tokens came from it (counters: %d)", cached, hits)}
-	case !p.reported && !counted:
-		return p, &matrix.StartFailure{Code: "prefix_cache", Message: "neither an answer nor /metrics says how much was cached, so that the radix cache is not shown to be off"}
-	case !p.reported: // this build counts a hit only
-		where = "two equal prompts, no hit counted in /metrics, and /server_info"
-	}
-	p.cache = seen(matrix.FactPrefixCache, "off", where)
-	text, err := c.Complete(ctx, model, "Hello", 1, nil)
-	if err != nil {
-		return p, err
-	}
-	plain, err := tokenize(ctx, c, model, "Hello")
-	if err != nil {
-		return p, err
-	}
-	n, ok := text.PromptTokens.Get()
-	if !ok {
-		return p, errors.New("the answer has no usage.prompt_tokens")
-	}
-	p.added = int(n) - len(plain)
-	return p, nil
-}
-
-func tokenize(ctx context.Context, c *openai.Client, model, text string) ([]int, error) {
-	return c.Tokenize(ctx, "/tokenize", map[string]any{"model": model, "prompt": text, "add_special_tokens": false})
-}
-
-// identity reads what runs: mapped objects, packages, the proof of the weights, and what the server says.
-func (e *engine) identity(ctx context.Context, srv *server, tree []matrix.Process, s state) (matrix.Facts, string, error) {
-	facts := append(matrix.Facts{said(matrix.FactEngine, kind, "owned_by of /v1/models")}, srv.more...)
-	facts = append(facts, s.facts()...)
-	if len(tree) > 0 {
-		print, err := e.fingerprint(ctx, srv, tree)
-		if err != nil {
-			return nil, "", err
-		}
-		facts = append(facts, print...)
-	}
-	if len(srv.weights.files) > 0 {
-		facts = append(facts, srv.proof.Fact())
-	}
-	print, err := fingerprint.ArmPrint(facts)
-	return facts, print, err
-}
-
-// fingerprint reads the processes. A helper that ends while it is read is tried once more, without it.
-func (e *engine) fingerprint(ctx context.Context, srv *server, tree []matrix.Process) (matrix.Facts, error) {
-	opt := fingerprint.Options{PIDs: numbers(tree), Launch: srv.in.python, Sum: e.sums.Sum, Private: srv.request.CacheDir}
-	print, err := fingerprint.Of(ctx, opt)
-	if errors.Is(err, fs.ErrNotExist) {
-		if tree, err = srv.pids(); err != nil {
-			return nil, err
-		}
-		opt.PIDs = numbers(tree)
-		print, err = fingerprint.Of(ctx, opt)
-	}
-	return print.Facts, err
-}
-
 // attach describes a server that somebody else runs. Where it runs on this machine, the owner of the listening socket is
 // the arm, whatever started it.
 func (e *engine) attach(ctx context.Context, url string, r matrix.StartRequest, progress func(matrix.Progress)) (matrix.Ready, error) {
@@ -420,6 +243,9 @@ func (e *engine) Observe(ctx context.Context) (matrix.State, error) {
 			return st, nil
 		}
 	}
+	if halted(st.Processes) {
+		return st, nil // /server_info would hang
+	}
 	ctx, cancel := context.WithTimeout(ctx, observeLimit)
 	defer cancel()
 	s, err := readBack(ctx, srv.client, srv.request.ModelName)
@@ -429,13 +255,28 @@ func (e *engine) Observe(ctx context.Context) (matrix.State, error) {
 	if st.Facts, st.Print, err = e.identity(ctx, srv, st.Processes, s); err != nil {
 		return st, err
 	}
-	m, err := srv.client.Metrics(ctx, "/metrics")
-	if err != nil {
-		return st, err
-	}
 	st.Alive = true
-	counters(&st, m)
-	return st, nil
+	m, err := srv.client.Metrics(ctx, "/metrics")
+	switch {
+	case err == nil:
+		counters(&st, m)
+	case srv.attached() && openai.IsStatus(err, http.StatusNotFound):
+		err = nil // an attached server without metrics: the counters stay unknown
+	}
+	return st, err
+}
+
+// halted reports a process of the tree that was stopped by a signal: it answers nothing until somebody lets it go on.
+func halted(tree []matrix.Process) bool {
+	return slices.ContainsFunc(tree, func(p matrix.Process) bool {
+		b, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/stat")
+		if err != nil {
+			return false // gone meanwhile
+		}
+		// The name before the state may hold spaces and brackets (proc_pid_stat(5)).
+		i := strings.LastIndexByte(string(b), ')')
+		return i > 0 && len(b) > i+2 && (b[i+2] == 'T' || b[i+2] == 't')
+	})
 }
 
 // Tokenize returns the engine's ids of a text, without the tokens that it adds to a prompt.
