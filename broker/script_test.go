@@ -43,6 +43,7 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				return err
 			}
+			e.Setenv("REPO", filepath.Dir(filepath.Dir(filepath.Dir(shipped))))
 			e.Setenv("PLUGINS", plugins)
 			e.Setenv("SIMULATED", shipped)
 			e.Setenv("HOME", e.WorkDir)

@@ -181,6 +181,7 @@ type Report struct {
 	Next       string       `json:"next,omitempty"`
 	Simulated  bool         `json:"simulated"`
 	External   bool         `json:"external,omitempty"`
+	Imported   []Imported   `json:"imported,omitempty"` // of an EXTERNAL run, which has nothing else
 	Cells      []Cell       `json:"cells"`
 	Legs       []LegSummary `json:"legs"`
 	Loads      []LoadRecord `json:"loads,omitempty"`

@@ -11,6 +11,7 @@ func (a *app) commands() []*cobra.Command {
 		a.reportCommand(),
 		a.explainCommand(),
 		a.runsCommand(),
+		a.importCommand(),
 		a.enginesCommand(),
 		a.modelsCommand(),
 		a.inspectCommand(),

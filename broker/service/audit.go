@@ -38,6 +38,9 @@ func (s *Service) Audit(ctx context.Context, name string) (AuditResult, error) {
 	if err != nil {
 		return AuditResult{}, err
 	}
+	if a, ok, err := s.auditImported(dir); ok {
+		return a, err
+	}
 	out := AuditResult{Run: filepath.Base(dir)}
 	found, err := ledger.Verify(dir)
 	for _, f := range found {

@@ -273,6 +273,9 @@ func (s *Service) Report(ctx context.Context, name string) (matrix.Report, error
 	if err != nil {
 		return matrix.Report{}, err
 	}
+	if r, ok, err := s.imported(dir); ok {
+		return r, err
+	}
 	led, found, err := ledger.Read(dir)
 	if err != nil {
 		return matrix.Report{}, &Error{Cause: CauseEvidence, Err: err}

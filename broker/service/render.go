@@ -80,6 +80,12 @@ func (s *Service) writeReport(led *ledger.Run, r matrix.Report) error {
 // Judge turns the cells of a report into the error a caller should fail with: the worst verdict of the comparable cells, or
 // a level that was asked for and not reached. Refusals that the plan had from the start do not count.
 func Judge(r matrix.Report, require string) error {
+	if r.External {
+		if require != "" {
+			return fail(CauseRequire, "", "--require %s: imported results have no verdicts", require)
+		}
+		return nil
+	}
 	worst, comparable := matrix.Established, 0
 	var at matrix.Cell
 	for _, c := range r.Cells {

@@ -72,6 +72,9 @@ func (s *Service) Resume(ctx context.Context, name string, on func(Event)) (Outc
 	if err != nil {
 		return Outcome{}, err
 	}
+	if _, ok, _ := imports(dir); ok {
+		return Outcome{}, fail(CauseUsage, "broker report prints it", "run %s holds imported results; there is nothing to go on with", name)
+	}
 	led, found, err := ledger.Open(dir)
 	if err != nil {
 		cause := CauseEvidence

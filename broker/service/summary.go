@@ -29,6 +29,7 @@ type RunInfo struct {
 	State     string    `json:"state"`
 	Next      string    `json:"next,omitempty"`
 	Simulated bool      `json:"simulated,omitempty"`
+	External  bool      `json:"external,omitempty"` // imported results of other clients
 	Loads     int       `json:"loads"`
 	Planned   int       `json:"planned"`
 	Updated   time.Time `json:"updated"`
@@ -116,6 +117,7 @@ func (s *Service) Cells(ctx context.Context, run string, words []string) ([]matr
 		if err != nil {
 			return nil, err
 		}
+		runs = slices.DeleteFunc(runs, func(r RunInfo) bool { return r.External })
 		if len(runs) == 0 {
 			return nil, fail(CauseNotFound, "", "there are no runs in %s", s.runs)
 		}

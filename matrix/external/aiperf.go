@@ -92,13 +92,13 @@ func readAiperf(doc json.RawMessage) ([]Result, error) {
 	if f.Complete != nil && !*f.Complete {
 		r.warn("the tool says that its run is not complete")
 	}
-	return []Result{*r}, nil
+	return []Result{r.Result}, nil
 }
 
 // units that aiperf writes for latencies, in ms.
 var aiperfUnits = map[string]float64{"ms": 1, "sec": 1000, "us": 1e-3, "ns": 1e-6}
 
-func (r *Result) aiperf(name, field string, m aiperfMetric) {
+func (r *draft) aiperf(name, field string, m aiperfMetric) {
 	scale, known := aiperfUnits[m.Unit]
 	if !known {
 		r.Missing = append(r.Missing, field+" in a known unit (it says "+strconv.Quote(m.Unit)+")")

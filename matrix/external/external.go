@@ -26,32 +26,13 @@ import (
 const Mark = "EXTERNAL"
 
 // Result is what one tool says about one benchmark.
-type Result struct {
-	Mark         string              `json:"mark"` // EXTERNAL
-	Tool         string              `json:"tool"`
-	Version      matrix.Opt[string]  `json:"version,omitzero"` // of the tool, where the file says
-	Formula      string              `json:"formula"`          // under which its numbers were computed
-	Model        string              `json:"model,omitempty"`
-	Concurrency  matrix.Opt[int64]   `json:"concurrency,omitzero"`
-	Planned      matrix.Opt[int64]   `json:"planned,omitzero"` // requests asked for
-	OK           matrix.Opt[int64]   `json:"ok,omitzero"`      // as the tool counts
-	Failed       matrix.Opt[int64]   `json:"failed,omitzero"`
-	Incomplete   matrix.Opt[int64]   `json:"incomplete,omitzero"`
-	Seconds      matrix.Opt[float64] `json:"seconds,omitzero"` // length of the benchmark
-	PromptTokens matrix.Opt[int64]   `json:"prompt_tokens,omitzero"`
-	OutputTokens matrix.Opt[int64]   `json:"output_tokens,omitzero"`
-	Numbers      []Number            `json:"numbers"`
-	Missing      []string            `json:"missing,omitempty"` // fields a result of this tool has and this file has not
-	Warnings     []string            `json:"warnings,omitempty"`
-}
+type Result = matrix.Imported
 
 // Number is one figure of a tool under the name our reports use for it, in ms or per second.
-type Number struct {
-	Name  string  `json:"name"`
-	Field string  `json:"field"` // in the file
-	Unit  string  `json:"unit"`
-	Value float64 `json:"value"`
-}
+type Number = matrix.ImportedNumber
+
+// draft is a result while a tool's reader fills it.
+type draft struct{ Result }
 
 // MaxBytes bounds a result file. guidellm writes every request out: a large one has some tens of MB.
 const MaxBytes = 256 << 20
@@ -140,8 +121,8 @@ func has(fields map[string]json.RawMessage, names []string) bool {
 }
 
 // start makes the result of a tool. An empty version means that its files do not say.
-func start(name, version string) *Result {
-	r := &Result{Mark: Mark, Tool: name, Formula: name + "@" + version, Numbers: []Number{}}
+func start(name, version string) *draft {
+	r := &draft{Result{Mark: Mark, Tool: name, Formula: name + "@" + version, Numbers: []Number{}}}
 	if version == "" {
 		r.Formula = name + " (version not in the file)"
 		r.Missing = append(r.Missing, "version")
@@ -152,7 +133,7 @@ func start(name, version string) *Result {
 }
 
 // number adds one figure, scaled to ms or to a rate per second. A figure that is not there or cannot be one is missing.
-func (r *Result) number(name, field, unit string, v *float64, scale float64) {
+func (r *draft) number(name, field, unit string, v *float64, scale float64) {
 	switch {
 	case v == nil:
 		r.Missing = append(r.Missing, field)
@@ -164,7 +145,7 @@ func (r *Result) number(name, field, unit string, v *float64, scale float64) {
 }
 
 // count reads a number of requests or tokens, which Python may write as a float.
-func (r *Result) count(field string, v *float64) (matrix.Opt[int64], error) {
+func (r *draft) count(field string, v *float64) (matrix.Opt[int64], error) {
 	switch {
 	case v == nil:
 		r.Missing = append(r.Missing, field)
@@ -176,7 +157,7 @@ func (r *Result) count(field string, v *float64) (matrix.Opt[int64], error) {
 }
 
 // counts reads several of them; the first that is none is the error.
-func (r *Result) counts(list []counted) error {
+func (r *draft) counts(list []counted) error {
 	for _, c := range list {
 		n, err := r.count(c.field, c.from)
 		if err != nil {
@@ -194,7 +175,7 @@ type counted struct {
 }
 
 // seconds takes the length of the benchmark.
-func (r *Result) seconds(field string, v *float64) {
+func (r *draft) seconds(field string, v *float64) {
 	if v == nil || *v < 0 {
 		r.Missing = append(r.Missing, field)
 		return
@@ -202,7 +183,7 @@ func (r *Result) seconds(field string, v *float64) {
 	r.Seconds = matrix.Some(*v)
 }
 
-func (r *Result) warn(text string) { r.Warnings = append(r.Warnings, text) }
+func (r *draft) warn(text string) { r.Warnings = append(r.Warnings, text) }
 
 // failuresCountAsOK is what harnesses.md §3.7 measured with a server that ends every fourth stream with an error event.
 const failuresCountAsOK = "this tool counts a stream that ends in an error event as ok"

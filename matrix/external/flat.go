@@ -23,7 +23,7 @@ func (f flat) text(name string) string {
 
 // flatNumbers adds the statistics of one latency. Percentiles are the user's choice in these tools, so only the mean and
 // the median are missed.
-func (r *Result) flatNumbers(f flat, ours, theirs string) {
+func (r *draft) flatNumbers(f flat, ours, theirs string) {
 	for _, stat := range []string{"mean", "median", "p90", "p95", "p99"} {
 		field := stat + "_" + theirs + "_ms"
 		if v := f.number(field); v != nil || stat == "mean" || stat == "median" {
@@ -55,7 +55,7 @@ func readVLLM(doc json.RawMessage) ([]Result, error) {
 	r.number("total_tok_s", "total_token_throughput", "tok/s", f.number("total_token_throughput"), 1)
 	r.number("req_s", "request_throughput", "req/s", f.number("request_throughput"), 1)
 	r.warn(failuresCountAsOK)
-	return []Result{*r}, nil
+	return []Result{r.Result}, nil
 }
 
 func readSGLang(doc json.RawMessage) ([]Result, error) {
@@ -84,11 +84,11 @@ func readSGLang(doc json.RawMessage) ([]Result, error) {
 	if again, err := r.count("total_output_tokens_retokenized", f.number("total_output_tokens_retokenized")); err == nil && again != r.OutputTokens {
 		r.warn("output tokens and their re-tokenisation differ: the file says both")
 	}
-	return []Result{*r}, nil
+	return []Result{r.Result}, nil
 }
 
 // sglangFailures counts errors where the details of the requests were written; the summary has no such field.
-func (r *Result) sglangFailures(f flat) {
+func (r *draft) sglangFailures(f flat) {
 	var errs []string
 	if raw, ok := f["errors"]; !ok || json.Unmarshal(raw, &errs) != nil {
 		r.Missing = append(r.Missing, "failed requests (the tool counts them only with --output-details)")

@@ -76,12 +76,12 @@ func readGuidellm(doc json.RawMessage) ([]Result, error) {
 		r.number("total_tok_s", "tokens_per_second.successful.mean", "tok/s", m.All.Successful.Mean, 1)
 		r.number("req_s", "requests_per_second.successful.mean", "req/s", m.Requests.Successful.Mean, 1)
 		r.warn("its TPOT includes the time to first token and its ITL percentiles are over requests, not gaps")
-		out = append(out, *r)
+		out = append(out, r.Result)
 	}
 	return out, nil
 }
 
-func (r *Result) guidellm(name, field string, m guidellmMetric, scale float64) {
+func (r *draft) guidellm(name, field string, m guidellmMetric, scale float64) {
 	field += ".successful."
 	r.number(name+"_mean", field+"mean", "ms", m.Successful.Mean, scale)
 	r.number(name+"_median", field+"median", "ms", m.Successful.Median, scale)

@@ -69,10 +69,10 @@ func readInferencePerf(doc json.RawMessage) ([]Result, error) {
 	if ok.Mismatches != nil && *ok.Mismatches > 0 {
 		r.warn("the tool counts requests whose tokens differ from the server's usage")
 	}
-	return []Result{*r}, nil
+	return []Result{r.Result}, nil
 }
 
-func (r *Result) inferencePerf(name, field string, m inferencePerfMetric) {
+func (r *draft) inferencePerf(name, field string, m inferencePerfMetric) {
 	field = "latency." + field + "."
 	r.number(name+"_mean", field+"mean", "ms", m.Mean, 1000)
 	r.number(name+"_median", field+"median", "ms", m.Median, 1000)

@@ -52,7 +52,7 @@ func readLlamaBenchy(doc json.RawMessage) ([]Result, error) {
 		r.number("decode_tok_s_all", "tg_throughput.mean", "tok/s", b.DecodeAll.Mean, 1)
 		r.number("prefill_tok_s_all", "pp_throughput.mean", "tok/s", b.PrefillAll.Mean, 1)
 		r.warn(failuresCountAsOK)
-		out = append(out, *r)
+		out = append(out, r.Result)
 	}
 	return out, nil
 }

@@ -27,6 +27,9 @@ var columns = []string{"run", "stamp", "pair_a", "pair_b", "group", "point", "me
 
 // CSV writes one line a cell, all metrics. What may not be shown or is not there is empty, never 0.
 func CSV(w io.Writer, r matrix.Report) error {
+	if r.External {
+		return importedCSV(w, r)
+	}
 	out := csv.NewWriter(w)
 	if err := out.Write(columns); err != nil {
 		return err
@@ -84,11 +87,8 @@ func record(r matrix.Report, c matrix.Cell) []string {
 }
 
 func stampOf(r matrix.Report, c matrix.Cell) string {
-	switch {
-	case r.Simulated || c.Simulated:
+	if r.Simulated || c.Simulated {
 		return "SIMULATED"
-	case r.External:
-		return "EXTERNAL"
 	}
 	return ""
 }

@@ -41,7 +41,8 @@ func textOf(v any) string {
 func HTML(w io.Writer, r matrix.Report) error {
 	return htmlPage.Execute(w, struct {
 		matrix.Report
-		Stamp, ExternalStamp string
-		Sections             []section
-	}{r, Stamp, ExternalStamp, sections(r, true)})
+		Stamp, ExternalStamp, BesideNote string
+		Sections                         []section
+		Beside                           beside
+	}{r, Stamp, ExternalStamp, besideNote, sections(r, true), besides(r.Imported)})
 }

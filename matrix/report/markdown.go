@@ -11,13 +11,13 @@ import (
 
 // Markdown writes the whole report, all metrics, legs and loads.
 func Markdown(w io.Writer, r matrix.Report) error {
+	if r.External {
+		return importedMarkdown(w, r)
+	}
 	d := &doc{w: w}
 	d.linef("# %s: run %s", md(r.Plan.Model), md(r.Run))
 	if r.Simulated {
 		d.linef("> **%s**", Stamp)
-	}
-	if r.External {
-		d.linef("> **%s**", ExternalStamp)
 	}
 	d.linef("State %s, profile %s, box %s, subject %s, method `%.12s`, plan `%.12s`.", md(r.State), md(r.Plan.Profile), md(r.Plan.Box), md(r.Plan.Subject),
 		md(r.Plan.MethodID), md(r.PlanSHA256))

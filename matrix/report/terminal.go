@@ -12,6 +12,9 @@ import (
 // Terminal writes the report for a terminal: primary metrics, and the rest with Options.Secondary.
 func Terminal(w io.Writer, r matrix.Report, o Options) error {
 	p := newPage(w, o)
+	if r.External {
+		return importedTerminal(p, r)
+	}
 	p.head(r)
 	p.wrapIn(dim, "", "FASTER and a ratio above 1 speak of the first engine of a pair; the other way round it is 1/ratio.")
 	for _, s := range sections(r, o.Secondary) {
@@ -31,9 +34,6 @@ func Terminal(w io.Writer, r matrix.Report, o Options) error {
 func (p *page) head(r matrix.Report) {
 	if r.Simulated {
 		p.banner(Stamp)
-	}
-	if r.External {
-		p.banner(ExternalStamp)
 	}
 	p.title(clean(r.Plan.Model), "run "+clean(r.Run))
 	p.wrap("", fmt.Sprintf("state %s · profile %s · box %s · subject %s · method %.12s · plan %.12s", clean(r.State), clean(r.Plan.Profile),
