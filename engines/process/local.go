@@ -109,17 +109,17 @@ type local struct {
 
 // launch starts the root and leaves a goroutine waiting for it.
 func (t *local) launch(boot string) error {
-	if t.spec.StatePath != "" {
-		if err := t.state.write(t.spec.StatePath); err != nil {
-			return err
-		}
-	}
 	// A directory named like a Python package, or a stray configuration file, must not change what is started.
-	dir, err := os.MkdirTemp("", "broker-cwd-")
+	dir, err := os.MkdirTemp("", dirPrefix)
 	if err != nil {
 		return err
 	}
-	t.dir = dir
+	t.dir, t.state.Dir = dir, dir
+	if t.spec.StatePath != "" {
+		if err := t.state.write(t.spec.StatePath); err != nil {
+			return errors.Join(err, os.RemoveAll(dir))
+		}
+	}
 	for name, target := range t.spec.Links {
 		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
 			return errors.Join(fmt.Errorf("launch: %w", err), os.RemoveAll(dir))

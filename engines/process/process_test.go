@@ -76,9 +76,21 @@ func up(t *testing.T, s Spec, line string) Tree {
 			t.Error(err)
 		}
 	})
+	children := 0
+	for _, m := range strings.Split(s.Argv[len(s.Argv)-1], ",") {
+		if m == "fork" || m == "worker" {
+			children++
+		}
+	}
 	eventually(t, func() bool {
 		tail, _ := tree.LogTail(50)
-		return slices.Contains(tail, line)
+		up := 0
+		for _, l := range tail {
+			if l == "stub: child up" {
+				up++
+			}
+		}
+		return slices.Contains(tail, line) && up == children
 	})
 	return tree
 }
@@ -228,7 +240,8 @@ func TestRecoverAfterTheParentWasKilled(t *testing.T) {
 	eventually(t, func() bool {
 		st, err := ReadState(s.StatePath)
 		tail, _ := Tail(s.LogPath, 10)
-		return err == nil && st.Root.Present() && slices.Contains(tail, "stub: up")
+		up := slices.DeleteFunc(tail, func(l string) bool { return l != "stub: child up" })
+		return err == nil && st.Root.Present() && len(up) == 2
 	})
 	if _, err := (Local{}).Start(t.Context(), s); err == nil || !strings.Contains(err.Error(), "recover it first") {
 		t.Errorf("a start over the state file of another: %v", err)
@@ -260,8 +273,10 @@ func TestRecoverAfterTheParentWasKilled(t *testing.T) {
 	if err := bystander.Process.Signal(syscall.Signal(0)); err != nil {
 		t.Errorf("a process that is not ours was stopped: %v", err)
 	}
-	if _, err := os.Stat(s.StatePath); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("state file after recovery: %v", err)
+	for _, path := range []string{s.StatePath, st.Dir} {
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s after recovery: %v", path, err)
+		}
 	}
 	if again, err := (Local{}).Recover(t.Context(), s.StatePath, time.Second); err != nil || again.How != "gone_before" {
 		t.Errorf("second recovery: %+v %v", again, err)

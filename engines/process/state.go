@@ -20,7 +20,19 @@ type State struct {
 	Host   string                     `json:"host"`
 	Port   int                        `json:"port"`
 	Argv0  string                     `json:"argv0"`
+	Dir    string                     `json:"dir"` // working directory, removed with the tree
 	Root   matrix.Opt[matrix.Process] `json:"root,omitzero"`
+}
+
+// dirPrefix begins the name of every working directory; nothing else is ever removed.
+const dirPrefix = "broker-cwd-"
+
+// removeDir removes the working directory of a tree that is gone.
+func (s State) removeDir() error {
+	if !strings.HasPrefix(filepath.Base(s.Dir), dirPrefix) {
+		return nil
+	}
+	return os.RemoveAll(s.Dir)
 }
 
 // ReadState reads a state file. A missing file is fs.ErrNotExist.

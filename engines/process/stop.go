@@ -111,8 +111,8 @@ func (Local) Recover(ctx context.Context, statePath string, deadline time.Durati
 	if err != nil {
 		return matrix.Stopped{}, err
 	}
-	if st.BootID != boot { // nothing survives a reboot
-		return none, removeState(statePath)
+	if st.BootID != boot { // no process survives a reboot
+		return none, errors.Join(st.removeDir(), removeState(statePath))
 	}
 	t := newTree(st.LoadID, st.Root.Or(matrix.Process{BootID: boot}))
 	start := time.Now()
@@ -124,7 +124,7 @@ func (Local) Recover(ctx context.Context, statePath string, deadline time.Durati
 	if !result.Gone() {
 		return result, errors.Join(err, fmt.Errorf("%s: %d processes of load %s are still alive, first pid %s: end them by hand", statePath, len(result.Survivors), st.LoadID, pidOf(result.Survivors)))
 	}
-	return result, errors.Join(err, removeState(statePath))
+	return result, errors.Join(err, st.removeDir(), removeState(statePath))
 }
 
 func pidOf(ps []matrix.Process) string {

@@ -51,6 +51,7 @@ func main() {
 	case has("grandchild"):
 		_ = unix.Prctl(unix.PR_SET_NAME, uintptr(nameOf("VLLM::Worker")), 0, 0, 0)
 		signal.Ignore(syscall.SIGTERM)
+		fmt.Println("stub: child up")
 		select {}
 	case has("between"): // dies at once, so that what it starts is orphaned
 		start("grandchild", has("strip"), true)
