@@ -2,9 +2,11 @@ package service
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/metrics"
 )
 
 // Bases of an estimate where no earlier run is on record [own unless said]. They are for planning a day, never for judging.
@@ -93,11 +95,35 @@ func legs(m matrix.Method, reps int, decode float64) time.Duration {
 	return time.Duration(total * float64(time.Second))
 }
 
-// record keeps what a run showed, for the estimates of later plans.
-func (s *Service) record(arm matrix.Arm, box string, p pace) error {
-	key, err := matrix.Digest([]string{arm.Engine, arm.Instance, arm.Artifact, box})
-	if err != nil {
-		return err
+// keepPace keeps what a run showed of each arm, for the estimates of later plans. It is for planning a day, so that what
+// cannot be kept is no failure of the run.
+func (s *Service) keepPace(r matrix.Report) {
+	for _, g := range r.Plan.Groups {
+		for _, arm := range g.Arms {
+			var p pace
+			var tpot []float64
+			for _, l := range r.Legs {
+				if x, ok := l.Values[metrics.TPOTMedian].X.Get(); ok && l.ID.Group == g.ID && l.ID.Arm == arm.Label && x > 0 {
+					tpot = append(tpot, x)
+				}
+			}
+			var loads []float64
+			for _, l := range r.Loads {
+				if ready, ok := l.Ready.Get(); ok && l.ArmKey == arm.Key {
+					loads = append(loads, float64(ready.FirstToken)+float64(l.Env.SettleTook))
+				}
+			}
+			if len(tpot) == 0 || len(loads) == 0 {
+				continue
+			}
+			p.Load, p.Decode, p.Runs = time.Duration(slices.Max(loads)), 1000/slices.Min(tpot), len(loads)
+			key, err := matrix.Digest([]string{arm.Engine, arm.Instance, arm.Artifact, r.Plan.Box})
+			if err == nil {
+				err = s.save("pace", key, p)
+			}
+			if err != nil {
+				s.log.Warn("pace of " + arm.Label + " not kept: " + err.Error())
+			}
+		}
 	}
-	return s.save("pace", key, p)
 }

@@ -189,7 +189,7 @@ func (s *Service) perform(ctx context.Context, t *team, led *ledger.Run, g matri
 	}
 	s.summarise(led, StateRunning, "")
 	runErr := run.Run(ctx, cfg)
-	state, why, next := s.ended(runErr, plan, g, name)
+	state, next, why := ended(runErr, plan, g, name)
 	if _, err := led.Append(ledger.KindRunClose, s.now(), ledger.RunClose{State: state, Next: next}); err != nil {
 		return out, errors.Join(runErr, err)
 	}
@@ -199,6 +199,7 @@ func (s *Service) perform(ctx context.Context, t *team, led *ledger.Run, g matri
 		return out, errors.Join(runErr, err)
 	}
 	out.Report = report
+	s.keepPace(report)
 	if err := s.writeReport(led, report); err != nil {
 		return out, errors.Join(runErr, err)
 	}
@@ -206,19 +207,19 @@ func (s *Service) perform(ctx context.Context, t *team, led *ledger.Run, g matri
 }
 
 // ended turns how a grid ended into the state of its run, the error a caller gets, and what to do next.
-func (s *Service) ended(err error, plan matrix.Plan, g matrix.GridInfo, name string) (state string, why error, next string) {
+func ended(err error, plan matrix.Plan, g matrix.GridInfo, name string) (state, next string, why error) {
 	resume := "broker resume " + name
 	switch {
 	case err == nil && g.Index+1 < plan.Grids:
-		return StatePendingGrid, nil, fmt.Sprintf("grid %d pending: reboot, then %s", g.Index+2, resume)
+		return StatePendingGrid, fmt.Sprintf("grid %d pending: reboot, then %s", g.Index+2, resume), nil
 	case err == nil:
-		return StateComplete, nil, ""
+		return StateComplete, "", nil
 	case errors.Is(err, run.ErrInterrupted):
-		return StateInterrupted, &Error{Cause: CauseInterrupted, Err: err, Fix: "go on with: " + resume}, resume
+		return StateInterrupted, resume, &Error{Cause: CauseInterrupted, Err: err, Fix: "go on with: " + resume}
 	case errors.Is(err, run.ErrBudget):
-		return StateInterrupted, &Error{Cause: CauseInterrupted, Err: err, Fix: "go on with: " + resume}, resume
+		return StateInterrupted, resume, &Error{Cause: CauseInterrupted, Err: err, Fix: "go on with: " + resume}
 	}
-	return StateAborted, err, resume
+	return StateAborted, resume, err
 }
 
 func (s *Service) opening(led *ledger.Run, bx *box.Box, pr prior, g matrix.GridInfo) error {

@@ -59,8 +59,10 @@ func describeRun(led *ledger.Run, state, next string) RunInfo {
 			info.Simulated = info.Simulated || a.Simulated
 		}
 	}
-	for range led.Records(ledger.KindLoad) {
-		info.Loads++
+	for _, err := range led.Records(ledger.KindLoad) {
+		if err == nil {
+			info.Loads++
+		}
 	}
 	return info
 }

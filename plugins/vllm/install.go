@@ -229,7 +229,7 @@ func (in install) flags(ctx context.Context, cacheDir string) (map[string]bool, 
 		return nil, fmt.Errorf("%s serve --help=all: %w", in.binary, context.Cause(ctx))
 	case err != nil || !known["--max-model-len"]:
 		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-		return nil, fmt.Errorf("%s serve --help=all: %v: %s", in.binary, err, lines[len(lines)-1])
+		return nil, fmt.Errorf("%s serve --help=all: %w: %s", in.binary, err, lines[len(lines)-1])
 	}
 	if cacheDir != "" {
 		if err := errors.Join(os.MkdirAll(cacheDir, 0o755), os.WriteFile(path, out, 0o644)); err != nil {
