@@ -229,3 +229,17 @@ func stop(t *testing.T, e *engine, how string) {
 		t.Errorf("stop: %+v %v", s, err)
 	}
 }
+
+// BenchmarkDescribe measures the first answer of an instance, from the files of a real environment.
+func BenchmarkDescribe(b *testing.B) {
+	venv := realVenv(b)
+	for b.Loop() {
+		e := newEngine()
+		if _, err := e.Configure(b.Context(), engines.Settings{"venv": venv}); err != nil {
+			b.Fatal(err)
+		}
+		if d, err := e.Describe(b.Context()); err != nil || !d.Installed {
+			b.Fatal(d.LookedFor, err)
+		}
+	}
+}
