@@ -18,9 +18,9 @@ help: ## list the targets
 build: ## build bin/broker and bin/plugins/*
 	@mkdir -p bin/plugins
 	CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)' -o bin/broker ./broker
-	CGO_ENABLED=0 $(GO) build -o bin/plugins/ $(addprefix ./plugins/,$(ADAPTERS))
+	CGO_ENABLED=0 $(GO) build -ldflags "-s -w" -o bin/plugins/ $(addprefix ./plugins/,$(ADAPTERS))
 ifeq ($(HAVE_CC),yes)
-	CGO_ENABLED=1 CGO_CFLAGS="-w" $(GO) build -ldflags '-extldflags=-Wl,-z,lazy' -o bin/plugins/nvml ./plugins/nvml
+	CGO_ENABLED=1 CGO_CFLAGS="-w" $(GO) build -ldflags "-s -w -extldflags=-Wl,-z,lazy" -o bin/plugins/nvml ./plugins/nvml
 else
 	@echo "no C compiler: bin/plugins/nvml is built without NVML and will say so; install gcc for GPU telemetry"
 	CGO_ENABLED=0 $(GO) build -o bin/plugins/nvml ./plugins/nvml

@@ -9,7 +9,7 @@ for arch in arm64 amd64; do
   mkdir -p "$dir/plugins"
   GOOS=linux GOARCH=$arch CGO_ENABLED=0 go build -trimpath -ldflags "$ldflags" -o "$dir/broker" ./broker
   for p in llamacpp sglang simulated vllm vllmcpp; do
-    GOOS=linux GOARCH=$arch CGO_ENABLED=0 go build -trimpath -o "$dir/plugins/$p" "./plugins/$p"
+    GOOS=linux GOARCH=$arch CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$dir/plugins/$p" "./plugins/$p"
   done
   cc=cc
   [ "$arch" = arm64 ] && [ "$(uname -m)" != aarch64 ] && cc=aarch64-linux-gnu-gcc
