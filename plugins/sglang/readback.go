@@ -210,7 +210,8 @@ func (s state) compare(r matrix.StartRequest, w weights) error {
 	return nil
 }
 
-// logged are what the log alone says, or says as resolved where an endpoint repeats what was asked (bugs.md F06).
+// logged are what the log alone says, or says as resolved where an endpoint repeats what was asked (bugs.md F06). A
+// fallback is no identity: it may be gone once the caches are warm.
 var logged = []struct {
 	name    string
 	pattern *regexp.Regexp
@@ -218,7 +219,7 @@ var logged = []struct {
 	{matrix.FactKVDtype, regexp.MustCompile(`KV Cache is allocated\. dtype: (?:torch\.)?(\w+)`)},
 	{fingerprint.FactKernel + "attention", regexp.MustCompile(`Use (\S+) attention backend|Attention backend not (?:explicitly )?specified\. Use (\S+) backend`)},
 	{fingerprint.FactKernel + "tree_cache", regexp.MustCompile(`Tree cache initialized: source=\S+ impl=(\S+)`)},
-	{fingerprint.FactKernel + "fallback", regexp.MustCompile(`(falling back to \S+.{0,80}|roll back to CPU)`)},
+	{fingerprint.FactWarning, regexp.MustCompile(`((?i:falling back to) .{1,80}|roll back to CPU)`)},
 	{fingerprint.FactKernel + "cuda_graph", regexp.MustCompile(`(Cuda graph is disabled because .{0,80})`)},
 }
 

@@ -362,6 +362,25 @@ func TestReadBackKeepsNoEnvironment(t *testing.T) {
 	}
 }
 
+// Lines of a vLLM 0.25.0 on an H200, and the FP4 kernel of engines.md C5: no endpoint names what they name.
+func TestLogFacts(t *testing.T) {
+	facts := logFacts([]string{
+		"(EngineCore pid=3395) INFO 12-01 15:18:20 [cuda.py:476] Using FLASH_ATTN attention backend out of potential backends: ['FLASH_ATTN', 'FLASHINFER', 'TRITON_ATTN', 'FLEX_ATTENTION'].",
+		"(EngineCore pid=3395) INFO 12-01 15:18:20 [flash_attn.py:1] Using FlashAttention version 3",
+		"(EngineCore pid=3395) WARNING 12-01 15:18:57 [kernel_warmup.py:199] No FlashInfer autotune cache entries found.Falling back to default tactics.",
+		"(EngineCore pid=3395) INFO Using FlashInferCutlassNvFp4LinearKernel for NVFP4 GEMM",
+		"(EngineCore pid=3395) INFO Using FlashInferCutlassNvFp4LinearKernel for NVFP4 GEMM",
+	})
+	var got []string
+	for _, f := range facts {
+		got = append(got, f.Name+"="+f.Value)
+	}
+	want := []string{"kernel.attention=FLASH_ATTN", "kernel.attention_version=FlashAttention version 3", "kernel.linear=FlashInferCutlassNvFp4LinearKernel", "warning=Falling back to default tactics."}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}
+
 func FuzzParseServerInfo(f *testing.F) {
 	b, err := os.ReadFile(captured + "/server_info.json")
 	if err != nil {

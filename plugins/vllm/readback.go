@@ -221,30 +221,36 @@ func (s state) compare(r matrix.StartRequest, w weights) error {
 	return nil
 }
 
-// kernels are what the log says of the kernels in use; they decide speed and stand in no endpoint (engines.md C5, F06).
-var kernels = []struct {
+// logged are what the log says of the kernels in use; they decide speed and stand in no endpoint (engines.md C5, F06). A
+// fallback is no identity: it may be gone once the caches are warm.
+var logged = []struct {
 	name    string
 	pattern *regexp.Regexp
 }{
-	{"attention", regexp.MustCompile(`Using (\S+) (?:attention )?backend\b`)},
-	{"attention", regexp.MustCompile(`Using (Flash ?Attention|FlashInfer|Triton|FLASH_ATTN\S*) (?:attention )?backend`)},
-	{"linear", regexp.MustCompile(`\b(\w+(?:NvFp4|Fp8|MxFp4|Mxfp8|ScaledMM)\w*Kernel)\b`)},
-	{"moe", regexp.MustCompile(`Using (\S+) (?:\S+ )?MoE backend`)},
-	{"custom_fusions", regexp.MustCompile(`Enabled custom fusions: (.+)`)},
-	{"model_runner", regexp.MustCompile(`using the (V\d) model runner`)},
-	{"kv_layout", regexp.MustCompile(`Using (\S+) KV cache layout`)},
-	{"reference", regexp.MustCompile(`(falling back to \S+.{0,80})`)},
+	{fingerprint.FactKernel + "attention", regexp.MustCompile(`Using (\S+) attention backend|Using (Flash ?Attention|FlashInfer|Triton|FLASH_ATTN\S*) backend`)},
+	{fingerprint.FactKernel + "attention_version", regexp.MustCompile(`Using (FlashAttention version \d+)`)},
+	{fingerprint.FactKernel + "linear", regexp.MustCompile(`\b(\w+(?:NvFp4|Fp8|MxFp4|Mxfp8|ScaledMM)\w*Kernel)\b`)},
+	{fingerprint.FactKernel + "moe", regexp.MustCompile(`Using (\S+) (?:\S+ )?MoE backend`)},
+	{fingerprint.FactKernel + "custom_fusions", regexp.MustCompile(`Enabled custom fusions: (.+)`)},
+	{fingerprint.FactKernel + "model_runner", regexp.MustCompile(`using the (V\d) model runner`)},
+	{fingerprint.FactKernel + "kv_layout", regexp.MustCompile(`Using (\S+) KV cache layout`)},
+	{fingerprint.FactWarning, regexp.MustCompile(`((?i:falling back to) .{1,80})`)},
 }
 
-// kernelFacts reads them from the lines of the load's log.
-func kernelFacts(log []string) matrix.Facts {
+// logFacts reads them from the lines of the load's log.
+func logFacts(log []string) matrix.Facts {
 	var facts matrix.Facts
 	had := map[string]bool{}
-	for _, k := range kernels {
+	for _, k := range logged {
 		for _, l := range log {
-			if m := k.pattern.FindStringSubmatch(l); m != nil && !had[k.name+m[1]] {
-				had[k.name+m[1]] = true
-				facts = append(facts, seen(fingerprint.FactKernel+k.name, m[1], "server log"))
+			m := k.pattern.FindStringSubmatch(l)
+			if m == nil {
+				continue
+			}
+			value := strings.Join(m[1:], "") // one of the alternatives
+			if !had[k.name+value] {
+				had[k.name+value] = true
+				facts = append(facts, seen(k.name, value, "server log"))
 			}
 		}
 	}

@@ -44,7 +44,7 @@ func (e *engine) ready(ctx context.Context, srv *server, t process.Tree, progres
 	if err != nil {
 		return ready, err
 	}
-	srv.more = append(append(srv.more, cache), kernelFacts(log)...)
+	srv.more = append(append(srv.more, cache), logFacts(log)...)
 	if first.Fingerprint != "" {
 		srv.more = append(srv.more, seen(fingerprint.FactConfig+"system_fingerprint", first.Fingerprint, "system_fingerprint of an answer"))
 	}
