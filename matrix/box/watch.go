@@ -18,7 +18,7 @@ import (
 const (
 	hostEvery    = time.Second
 	resumeEvery  = time.Second     // a telemetry stream that broke is opened again after this
-	lastReading  = 4 * time.Second // telemetry reads counters every 3 s
+	lastReading  = 6 * time.Second // telemetry reads counters every 5 s
 	keepPerTrack = 80_000          // samples of each kind: more than 2 h at 10 Hz, about 20 MiB
 )
 
@@ -95,7 +95,7 @@ func (w *Watch) Trip() matrix.Opt[Trip] {
 }
 
 // Window returns what the box showed between two CLOCK_MONOTONIC stamps, and a writer of the raw samples (JSON lines).
-// heads are [request sent, first token] of each request. It waits up to 4 s for telemetry from after the window's end. Facts of
+// heads are [request sent, first token] of each request. It waits up to 6 s for telemetry from after the window's end. Facts of
 // the time before a load (baseline, settling, residency) are Settle's and Evict's.
 func (w *Watch) Window(start, end int64, heads [][2]int64) (matrix.Env, matrix.Opt[matrix.Clock], func(io.Writer) error) {
 	if w.box.profile.Watched {

@@ -111,7 +111,7 @@ func readSamples(t *testing.T, name string) (head, []matrix.Sample) {
 }
 
 // The plugin and nvidia-smi watched the same H200 (driver 580.159.04) idle and under bf16 matrix products. The two sample
-// at different moments, so each of our readings must lie within what nvidia-smi showed in the 300 ms around it, up to the
+// at different moments, so each of our readings must lie within what nvidia-smi showed in the 200 ms before and after it, up to the
 // rounding of its columns.
 func TestCaptureAgreesWithNvidiaSMI(t *testing.T) {
 	slack := map[string]int64{matrix.FieldPower: 500, matrix.FieldMemUsed: 1 << 20, matrix.FieldTemperature: 1, matrix.FieldUtilization: 1}
@@ -123,7 +123,7 @@ func TestCaptureAgreesWithNvidiaSMI(t *testing.T) {
 			at := s.At + h.RealtimeOffset
 			var near []smiRow
 			for _, r := range rows {
-				if r.at >= at-150e6 && r.at <= at+150e6 {
+				if r.at >= at-200e6 && r.at <= at+200e6 {
 					near = append(near, r)
 				}
 			}
@@ -131,9 +131,13 @@ func TestCaptureAgreesWithNvidiaSMI(t *testing.T) {
 				continue
 			}
 			for field := range near[0].values {
-				v, ok := s.Fields[field].Value.Get()
+				x, due := s.Fields[field]
+				v, ok := x.Value.Get()
+				if !due {
+					continue
+				}
 				if !ok {
-					t.Fatalf("%s at %d: %+v", field, s.At, s.Fields[field])
+					t.Fatalf("%s at %d: %+v", field, s.At, x)
 				}
 				var seen []int64
 				for _, r := range near {
@@ -146,7 +150,11 @@ func TestCaptureAgreesWithNvidiaSMI(t *testing.T) {
 			}
 		}
 		for field, n := range compared {
-			if n < len(samples)/2 {
+			least := len(samples) / 2
+			if slices.Contains(slowFields, field) {
+				least /= int(slowEvery/time.Second) * 10
+			}
+			if n < least {
 				t.Errorf("%s %s: only %d of %d samples could be compared", name, field, n, len(samples))
 			}
 			if apart[field] > 0 {

@@ -237,18 +237,19 @@ func (d *nvmlDriver) read(i int, r *reading) {
 	})
 	d.readReasons(dev, r)
 	one(matrix.FieldPower, "nvmlDeviceGetPowerUsage", func() (int64, nvml.Return) { return wide(dev.GetPowerUsage()) })
+	d.readProcesses(dev, r)
+	if !r.slow {
+		return
+	}
 	one(matrix.FieldTemperature, "nvmlDeviceGetTemperature", func() (int64, nvml.Return) { return wide(dev.GetTemperature(nvml.TEMPERATURE_GPU)) })
 	one(matrix.FieldPState, "nvmlDeviceGetPerformanceState", func() (int64, nvml.Return) {
 		p, ret := dev.GetPerformanceState()
 		return int64(p), ret
 	})
 	one(matrix.FieldMemClock, "nvmlDeviceGetClockInfo", func() (int64, nvml.Return) { return wide(dev.GetClockInfo(nvml.CLOCK_MEM)) })
+	one(matrix.FieldEnergy, "nvmlDeviceGetTotalEnergyConsumption", func() (int64, nvml.Return) { return large(dev.GetTotalEnergyConsumption()) })
 	d.readMemory(i, r)
-	d.readProcesses(dev, r)
-	if r.slow {
-		one(matrix.FieldEnergy, "nvmlDeviceGetTotalEnergyConsumption", func() (int64, nvml.Return) { return large(dev.GetTotalEnergyConsumption()) })
-		d.readCounters(dev, r)
-	}
+	d.readCounters(dev, r)
 }
 
 // readReasons prefers the current name of the call over the one it replaced; both give the same mask.

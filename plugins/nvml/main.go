@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strings"
 	"time"
 
@@ -33,6 +34,9 @@ import (
 const libraryEnv = "BROKER_NVML_LIBRARY"
 
 func main() {
+	// Between two samples nothing is to be done: with one processor the runtime wakes no threads to look for work. On an
+	// H200 machine this took sampling from 0.75–0.9 to 0.6 % of a core. A hung driver call gives its processor up.
+	runtime.GOMAXPROCS(1)
 	t := newTelemetry(os.Getenv(libraryEnv))
 	if len(os.Args) > 1 && strings.TrimLeft(os.Args[1], "-") == "sample" {
 		if err := byHand(t, os.Args[1:]); err != nil {

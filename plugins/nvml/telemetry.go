@@ -26,18 +26,18 @@ type driver interface {
 	read(i int, r *reading)
 }
 
-// Fields are read on every pass, or only on slow ones: reading energy took 4 to 5 ms of CPU on an H200 (580.159.04), the
-// event counters 1 ms, all the rest together a third of one. Counters only count up, so nothing is lost between.
+// Fields are read on every pass, or only on slow ones. Reading energy took 4 to 5 ms of CPU on an H200 (580.159.04) and the
+// event counters 1 ms; they only count up, so nothing is lost between. Memory and heat change slowly.
 var (
-	fastFields = []string{
-		matrix.FieldSMClock, matrix.FieldMemClock, matrix.FieldUtilization, matrix.FieldEventReasons, matrix.FieldPower,
-		matrix.FieldTemperature, matrix.FieldPState, matrix.FieldMemUsed, matrix.FieldMemFree, matrix.FieldProcesses,
+	fastFields = []string{matrix.FieldSMClock, matrix.FieldUtilization, matrix.FieldEventReasons, matrix.FieldPower, matrix.FieldProcesses}
+	slowFields = []string{
+		matrix.FieldTemperature, matrix.FieldMemUsed, matrix.FieldMemFree, matrix.FieldMemClock, matrix.FieldPState,
+		matrix.FieldEnergy, matrix.FieldSWThermal, matrix.FieldHWThermal, matrix.FieldPowerBrake, matrix.FieldSWPowerCap,
 	}
-	slowFields = []string{matrix.FieldEnergy, matrix.FieldSWThermal, matrix.FieldHWThermal, matrix.FieldPowerBrake, matrix.FieldSWPowerCap}
 )
 
-// slowEvery keeps sampling at 10 Hz below 0.5 % of a core on that card.
-const slowEvery = 3 * time.Second
+// slowEvery bounds what the slow fields cost to 0.12 % of a core on that card.
+const slowEvery = 5 * time.Second
 
 // Limits on one visit to the driver. A healthy pass takes a few milliseconds; opening a card whose driver keeps no state
 // takes seconds.
