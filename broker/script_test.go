@@ -47,6 +47,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("PLUGINS", plugins)
 			e.Setenv("SIMULATED", shipped)
 			e.Setenv("HOME", e.WorkDir)
+			e.Setenv("BROKER_RUNTIME_DIR", filepath.Join(e.WorkDir, "runtime")) // scripts run side by side; the box's lock is tested in matrix/box
 			return nil
 		},
 	})

@@ -10,7 +10,7 @@ import (
 // box opens the machine under a profile, with the telemetry plugin that the configuration names. done releases what was
 // launched for it.
 func (s *Service) box(ctx context.Context, profile string, say func(string)) (*box.Box, func(), error) {
-	opt := box.Options{Profile: profile, Hz: samplerHz, Progress: say}
+	opt := box.Options{Profile: profile, Hz: samplerHz, Progress: say, RuntimeDir: s.getenv("BROKER_RUNTIME_DIR")}
 	done := func() {}
 	if s.cfg.Telemetry != "" && profile != "simulated" {
 		t, err := s.telemetry(ctx)
