@@ -144,7 +144,7 @@ func (s *Server) whole(ctx context.Context, w http.ResponseWriter, r *request, g
 	if a.wait(ctx, at) != nil {
 		return
 	}
-	c.text, r.produced = text.String(), r.tokens
+	c.text, r.produced, r.due = text.String(), r.tokens, at
 	s.generated.Add(int64(r.tokens))
 	if r.native {
 		s.json(w, http.StatusOK, s.nativeAnswer(r, c))
@@ -199,12 +199,12 @@ func (s *Server) stream(ctx context.Context, w http.ResponseWriter, r *request, 
 		if len(c.ids) < s.p.ChunkTokens && !last && !broken {
 			continue
 		}
-		if r.fault != FaultBuffered || last {
-			if a.wait(ctx, at) != nil {
+		r.due = at
+		due := func() bool { return r.fault == FaultBuffered && !last || a.wait(ctx, at) == nil }
+		if broken {
+			if !due() {
 				return
 			}
-		}
-		if broken {
 			switch {
 			case dies:
 				out.flush()
@@ -229,19 +229,22 @@ func (s *Server) stream(ctx context.Context, w http.ResponseWriter, r *request, 
 			out.send(s.shape.chunk(r, s.shape.choice(r, content{role: true}), nil))
 		}
 		r.produced += len(c.ids)
-		s.generated.Add(int64(len(c.ids)))
-		switch {
-		case r.native:
+		if r.native {
 			out.send(s.nativeChunk(r, c))
-		default:
+		} else {
 			out.send(s.shape.chunk(r, s.shape.choice(r, c), s.runningUsage(r)))
 		}
+		if !due() { // all that is left at the deadline is a write
+			return
+		}
+		s.generated.Add(int64(len(c.ids)))
 		if r.fault != FaultBuffered || last {
 			out.flush()
 		}
 		c = content{}
 	}
 	s.finish(out, r, ownFinish)
+	out.flush()
 }
 
 func (s *Server) runningUsage(r *request) object {
@@ -287,7 +290,7 @@ func (s *Server) finish(out *events, r *request, ownFinish bool) {
 	}
 }
 
-// events writes server-sent events.
+// events writes server-sent events: they are gathered until they are flushed.
 type events struct {
 	w   http.ResponseWriter
 	rc  *http.ResponseController
@@ -296,17 +299,20 @@ type events struct {
 }
 
 func (e *events) send(o object) {
-	e.buf = append(e.buf[:0], "data: "...)
+	e.buf = append(e.buf, "data: "...)
 	e.buf = o.append(e.buf)
 	e.buf = append(e.buf, "\n\n"...)
-	e.w.Write(e.buf) // a client that is gone ends the request's context
 	e.r.events++
 }
 
 func (e *events) raw(s string) {
-	e.w.Write([]byte(s))
+	e.buf = append(e.buf, s...)
 	e.flush()
 }
 
-func (e *events) flush() { e.rc.Flush() }
-func (e *events) done()  { e.raw("data: [DONE]\n\n") }
+func (e *events) flush() {
+	e.w.Write(e.buf) // a client that is gone ends the request's context
+	e.buf = e.buf[:0]
+	e.rc.Flush()
+}
+func (e *events) done() { e.raw("data: [DONE]\n\n") }

@@ -43,7 +43,7 @@ func (r *request) meta(c content) object {
 		"reasoning_tokens", 0, "completion_tokens", r.produced, "cached_tokens", r.cached, "cached_tokens_details", nil, "dp_rank", nil,
 		"system_fingerprint", r.fingerprint}
 	if c.finish != "" {
-		o = append(o, "e2e_latency", (now() - r.start).Seconds())
+		o = append(o, "e2e_latency", (r.due - r.start).Seconds())
 	}
 	return o
 }

@@ -47,8 +47,9 @@ type request struct {
 	tokens       int // to generate
 	events       int
 	fault        Fault
-	start        time.Duration // monotonic, when the request was read
+	start        time.Duration // monotonic, when the request had arrived
 	firstToken   time.Duration
+	due          time.Duration // of the tokens at hand
 	produced     int
 	out          strings.Builder // native sglang: the text so far
 	outIDs       []int
@@ -70,7 +71,7 @@ const maxBody = 16 << 20
 func (s *Server) read(w http.ResponseWriter, hr *http.Request) (*request, error) {
 	r := &request{chat: hr.URL.Path == "/v1/chat/completions", native: hr.URL.Path == "/completion" || hr.URL.Path == "/generate"}
 	body, err := io.ReadAll(http.MaxBytesReader(w, hr.Body, maxBody))
-	r.start = now()
+	r.start = arrived(hr.Context())
 	if err != nil {
 		return nil, &refusal{http.StatusBadRequest, "BadRequestError", err.Error()}
 	}
@@ -174,11 +175,10 @@ func (s *Server) refuse(w http.ResponseWriter, err error) {
 
 // timings is what llama-server says of a request so far.
 func (r *request) timings() object {
-	t := now()
 	prompt, predicted := 0.0, 0.0
 	if r.firstToken > 0 {
 		prompt = float64(r.firstToken-r.start) / 1e6
-		predicted = float64(t-r.firstToken) / 1e6
+		predicted = float64(r.due-r.firstToken) / 1e6
 	}
 	rate := func(n int, ms float64) float64 {
 		if ms <= 0 {

@@ -133,9 +133,9 @@ func (s *Server) Run(ctx context.Context, addr string, out io.Writer) error {
 	say := log.New(out, "", log.LstdFlags)
 	say.Printf("SIMULATED engine, dialect %s, version %s, listening on %s, speed of this load %.6f", s.p.Dialect, s.Version(), l.Addr(), s.p.Speed)
 	s.ready.Store(false)
-	hs := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, ErrorLog: say}
+	hs := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, ErrorLog: say, ConnContext: withConn}
 	served := make(chan error, 1)
-	go func() { served <- hs.Serve(l) }()
+	go func() { served <- hs.Serve(listener{l}) }()
 	defer hs.Close()
 	load := time.NewTimer(s.p.ReadyAfter)
 	defer load.Stop()
