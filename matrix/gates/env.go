@@ -47,11 +47,20 @@ func (r *result) env(e matrix.Env, p Profile) {
 		judge(r, matrix.LoadAverageCode, e.LoadAverage, limit, "loadavg1 was %v before the load")
 	}
 	if limit, ok := p.ForeignCPU.Get(); ok {
-		judge(r, matrix.ForeignCPU, e.ForeignCPU, limit, "foreign processes took a share of %v of the box")
+		judge(r, matrix.ForeignCPU, percent(e.ForeignCPU), 100*limit, "foreign processes took %.1f %% of the box")
 	}
 	if limit, ok := p.Steal.Get(); ok {
-		judge(r, matrix.ForeignCPU, e.Steal, limit, "the hypervisor took a share of %v")
+		judge(r, matrix.ForeignCPU, percent(e.Steal), 100*limit, "the hypervisor took %.1f %% of the box")
 	}
+}
+
+// percent turns a share into percent, as details are written.
+func percent(share matrix.Opt[float64]) matrix.Opt[float64] {
+	x, ok := share.Get()
+	if !ok {
+		return share
+	}
+	return matrix.Some(100 * x)
 }
 
 // judge fails a reading above its limit; a NaN is above every limit.

@@ -17,8 +17,23 @@ import (
 	"enginebroker/matrix"
 )
 
-// clockExcuses are the codes beside which a step inside a load is the box's doing, not the engine's (protocol §4.1).
-var clockExcuses = []matrix.LegCode{matrix.ClockDegraded, matrix.ClockSpread, matrix.ClockThrottled, matrix.ThermalCounter}
+// excuses are, per code of the engine, the codes beside which it says nothing about the engine. A step inside a load beside
+// a clock that moved is the box's doing (protocol §4.1). The rest extends that rule to boxes without clocks and to the
+// client [own, docs/protocol.md §6]: a neighbour on the cores or a late reader makes a step as a clock does, and how a
+// stream was spread is told by stamps that a late reader has falsified.
+var excuses = map[matrix.LegCode][]matrix.LegCode{
+	matrix.LoadStep: {matrix.ClockDegraded, matrix.ClockSpread, matrix.ClockThrottled, matrix.ThermalCounter,
+		matrix.ForeignCPU, matrix.ClientLag},
+	matrix.StreamSpread:   {matrix.ClientLag},
+	matrix.BufferedStream: {matrix.ClientLag},
+}
+
+// Telling are the codes of a leg that say something: all but those that another one of them excuses.
+func Telling(codes []matrix.LegCode) []matrix.LegCode {
+	return slices.DeleteFunc(slices.Clone(codes), func(c matrix.LegCode) bool {
+		return slices.ContainsFunc(codes, func(x matrix.LegCode) bool { return slices.Contains(excuses[c], x) })
+	})
+}
 
 // hostExcuses explain an engine's failure whatever else is on the leg (protocol §4.1).
 var hostExcuses = []matrix.LegCode{matrix.GPULost, matrix.KilledByHost, matrix.HostVanished}
@@ -29,13 +44,13 @@ func Cause(codes []matrix.LegCode) (matrix.Cause, error) {
 	has := func(of []matrix.LegCode) bool {
 		return slices.ContainsFunc(codes, func(c matrix.LegCode) bool { return slices.Contains(of, c) })
 	}
-	best := matrix.Cause("")
+	best, telling := matrix.Cause(""), Telling(codes)
 	for _, code := range codes {
 		cause, err := code.Cause()
 		if err != nil {
 			return "", err
 		}
-		if code == matrix.LoadStep && has(clockExcuses) {
+		if !slices.Contains(telling, code) {
 			continue
 		}
 		if best == "" || rank(cause) > rank(best) {

@@ -41,7 +41,7 @@ func Series(methodID string, loads []matrix.LoadRecord, legs []matrix.LegRecord,
 	}
 	wide := map[string]map[matrix.LegCode]string{} // by load
 	for i, rec := range legs {
-		for _, code := range out[i].Codes {
+		for _, code := range Telling(out[i].Codes) {
 			if slices.Contains(loadWide, code) {
 				if wide[rec.LoadID] == nil {
 					wide[rec.LoadID] = map[matrix.LegCode]string{}

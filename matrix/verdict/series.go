@@ -146,7 +146,7 @@ func (x *index) block(p *pairing, sb *superblock, half int, out *gridPairing) (B
 }
 
 func lagOnly(codes []matrix.LegCode) bool {
-	return !slices.ContainsFunc(codes, func(c matrix.LegCode) bool { return c != matrix.ClientLag })
+	return !slices.ContainsFunc(gates.Telling(codes), func(c matrix.LegCode) bool { return c != matrix.ClientLag })
 }
 
 func details(g matrix.GateResult) string {
