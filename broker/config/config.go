@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/goccy/go-yaml"
 
@@ -28,10 +29,12 @@ type Config struct {
 	Plugins   []string            // extra folders to look for plugins in
 	Catalog   []string            // extra catalog files or folders
 	Pins      string              // folder of pin records, empty: none
+	Claims    string              // folder of published figures of others, empty: none
 	Box       string              // box profile, empty: detected
 	Workload  string              // named workload, empty: the default of the run profile
 	Telemetry string              // telemetry plugin, empty: none
 	Clocks    string              // pinned or unpinned, as the operator declares it; doctor verifies it
+	Evidence  time.Duration       // how old a preflight or gate may be and still count: drivers and caches change beside a build
 	Artifacts map[string]string   // artifact id → local path, for every instance
 	Instances []Instance          // in label order
 	Workloads map[string]Workload // user-defined workloads by name
@@ -77,6 +80,8 @@ type file struct {
 	Workload  string                  `yaml:"workload"`
 	Telemetry string                  `yaml:"telemetry"`
 	Clocks    string                  `yaml:"clocks"`
+	Claims    string                  `yaml:"claims"`
+	Evidence  *int                    `yaml:"evidence_days"`
 	Artifacts map[string]string       `yaml:"artifacts"`
 	Instances map[string]fileInstance `yaml:"instances"`
 	Workloads map[string]Workload     `yaml:"workloads"`
@@ -99,9 +104,12 @@ type filePolicy struct {
 	Length  int    `yaml:"length"`
 }
 
+// evidenceAge is how long a preflight or gate counts where evidence_days says nothing [own].
+const evidenceAge = 30 * 24 * time.Hour
+
 // Default is what runs without a broker.yaml: the four engines under their usual names, each found where its plugin looks.
 func Default() Config {
-	c := Config{Subject: "ours"}
+	c := Config{Subject: "ours", Evidence: evidenceAge}
 	for label, plugin := range map[string]string{"ours": "vllmcpp", "vllm": "vllm", "sglang": "sglang", "llamacpp": "llamacpp"} {
 		c.Instances = append(c.Instances, Instance{Label: label, Plugin: plugin, Policy: matrix.Policy{Kind: matrix.Raw}})
 	}
@@ -128,8 +136,11 @@ func Parse(path string, data []byte) (Config, error) {
 	if err := Decode(path, data, &f); err != nil {
 		return Config{}, err
 	}
-	dir := filepath.Dir(path)
-	c := Config{File: path, Subject: f.Subject, Pins: resolve(dir, f.Pins), Box: f.Box, Workload: f.Workload, Telemetry: f.Telemetry, Clocks: cmp.Or(f.Clocks, "unpinned"),
+	dir, err := filepath.Abs(filepath.Dir(path))
+	if err != nil {
+		return Config{}, fmt.Errorf("%s: %w", path, err)
+	}
+	c := Config{File: path, Subject: f.Subject, Pins: resolve(dir, f.Pins), Claims: resolve(dir, f.Claims), Box: f.Box, Workload: f.Workload, Telemetry: f.Telemetry, Clocks: cmp.Or(f.Clocks, "unpinned"),
 		Artifacts: resolveAll(dir, f.Artifacts), Workloads: f.Workloads}
 	for _, p := range f.Plugins {
 		c.Plugins = append(c.Plugins, resolve(dir, p))
@@ -139,6 +150,12 @@ func Parse(path string, data []byte) (Config, error) {
 	}
 	if c.Clocks != "pinned" && c.Clocks != "unpinned" {
 		return Config{}, fmt.Errorf("%s: clocks: %q; write pinned or unpinned", path, c.Clocks)
+	}
+	if c.Evidence = evidenceAge; f.Evidence != nil {
+		if *f.Evidence < 1 {
+			return Config{}, fmt.Errorf("%s: evidence_days: %d; at least 1", path, *f.Evidence)
+		}
+		c.Evidence = time.Duration(*f.Evidence) * 24 * time.Hour
 	}
 	if len(f.Instances) == 0 {
 		return Config{}, fmt.Errorf("%s: instances: none is named; a comparison needs at least two", path)
