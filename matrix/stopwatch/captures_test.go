@@ -105,7 +105,7 @@ func TestCaptures(t *testing.T) {
 				for _, n := range q.Counts {
 					counts = append(counts, fmt.Sprintf("%s/%s=%d", n.Source, n.Kind, n.Tokens))
 				}
-				got := fmt.Sprint(q.Outcome, q.Reasons, q.Flags, q.Events, q.TokenEvents, q.CompletionTokens.Or(-1), q.PromptTokens.Or(-1), q.FirstTokens.Or(-1), counts, q.FinishReason)
+				got := fmt.Sprint(q.Outcome, q.Reasons, streamFlags(q), q.Events, q.TokenEvents, q.CompletionTokens.Or(-1), q.PromptTokens.Or(-1), q.FirstTokens.Or(-1), counts, q.FinishReason)
 				want := fmt.Sprint(c.outcome, list(c.reasons), list(c.flags), c.events, c.output, c.count, c.prompt, c.first, strings.Fields(c.counts), c.finish)
 				if got != want || !strings.HasPrefix(q.Text, c.text) {
 					t.Fatalf("in segments of %d: got %s %q (%s)\nwant %s", size, got, q.Text, q.Error, want)

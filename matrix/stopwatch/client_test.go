@@ -388,3 +388,31 @@ func TestOnce(t *testing.T) {
 		t.Error("a point without limits was asked")
 	}
 }
+
+// The counting part of harnesses.md §3.7, where four of six peers report 32 ok: every fourth of 32 streams carries an error
+// and then ends as a good one does.
+func TestErrorInEveryFourthStream(t *testing.T) {
+	d := serve(t, func(c net.Conn, n int, _ string) bool {
+		if n%4 != 3 {
+			return send(c, sseHead+goodBody())
+		}
+		bad := `data: {"error":{"message":"the engine lost the request","code":500}}` + "\n\n"
+		return send(c, sseHead+chunked(tokenEvent("two"))+chunked(bad)+chunked(doneEvent)+"0\r\n\r\n")
+	})
+	_, reqs := runOnce(t, d, Job{Point: toyPoint(4), Prompts: prompts(32)})
+	ok, failed := 0, 0
+	for _, q := range reqs {
+		switch q.Outcome {
+		case matrix.OutcomeOK:
+			ok++
+		case matrix.OutcomeFailed:
+			failed++
+			if len(q.Reasons) != 1 || q.Reasons[0] != reasonInband || q.Error == "" {
+				t.Errorf("request %d: %v %q", q.Index, q.Reasons, q.Error)
+			}
+		}
+	}
+	if ok != 24 || failed != 8 {
+		t.Errorf("%d ok and %d failed of %d; 24 and 8 are true", ok, failed, len(reqs))
+	}
+}

@@ -103,8 +103,8 @@ func TestRules(t *testing.T) {
 		wire := answer([]byte(c.body))
 		for _, size := range []int{len(wire), 1} {
 			q := Reduce(recorded(wire, size, c.ending), d, matrix.Point{OutputTokens: 4, IgnoreEOS: true})[0]
-			if q.Outcome != c.outcome || strings.Join(q.Reasons, ",") != c.reasons || strings.Join(q.Flags, ",") != c.flags {
-				t.Errorf("%s: %s %v %v (%s), want %s %s %s", c.name, q.Outcome, q.Reasons, q.Flags, q.Error, c.outcome, c.reasons, c.flags)
+			if q.Outcome != c.outcome || strings.Join(q.Reasons, ",") != c.reasons || strings.Join(streamFlags(q), ",") != c.flags {
+				t.Errorf("%s: %s %v %v (%s), want %s %s %s", c.name, q.Outcome, q.Reasons, streamFlags(q), q.Error, c.outcome, c.reasons, c.flags)
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package stopwatch
 
 import (
 	"iter"
+	"slices"
 	"strings"
 
 	"enginebroker/matrix"
@@ -185,6 +186,10 @@ func (r *reducer) end(x *Exchange) matrix.Request {
 	}
 	if st.tokenEvents > 0 {
 		q.FirstToken, q.LastToken = matrix.Some(st.firstAt), matrix.Some(st.lastAt)
+		if !q.FirstTokens.Present() {
+			q.Flags = append(q.Flags, FlagFirstAssumed)
+			slices.Sort(q.Flags)
+		}
 	}
 	if st.firstAnswer >= 0 {
 		q.FirstText = matrix.Some(st.answerAt)

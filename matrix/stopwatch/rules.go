@@ -41,6 +41,9 @@ const (
 	flagTruncatedEvent = "truncated_event"
 	flagAfterDone      = "events_after_done"
 	flagLost           = "connection_lost" // after the head: the stream's own rules decide
+	// FlagFirstAssumed marks a request that no exact source counted from its first token event on: n₁ of TPOT is taken to be 1
+	// (protocol §1). It is of the request, not of the corpus's records.
+	FlagFirstAssumed = "first_tokens_assumed"
 )
 
 // endingReason is the failure that an ending is by itself. Early and lost connections are judged by what came before.
