@@ -15,6 +15,7 @@ func (a *app) commands() []*cobra.Command {
 		a.enginesCommand(),
 		a.modelsCommand(),
 		a.inspectCommand(),
+		a.preflightCommand(),
 		a.auditCommand(),
 		a.corpusCommand(),
 		a.streamCommand(),

@@ -173,12 +173,10 @@ func (s *Service) tokenizer(ctx context.Context, m *member, model matrix.Model) 
 	if i < 0 {
 		return nil, nil, errors.New("it opens none of the model's local artifacts")
 	}
-	req, err := s.startRequest(m.Instance, model, model.Artifacts[i], matrix.Limits{ContextTokens: 4096, Concurrency: 1, KVTokens: 4096})
+	req, err := s.single("corpus", m, model, model.Artifacts[i])
 	if err != nil {
 		return nil, nil, err
 	}
-	req.LoadID = "corpus-" + m.Label
-	req.LogPath = filepath.Join(s.state, "logs", req.LoadID+".log")
 	if _, err := m.host.Start(ctx, req, func(matrix.Progress) {}); err != nil {
 		return nil, nil, err
 	}

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"enginebroker/matrix"
 )
 
 // The state folder holds what is worth keeping between runs and can be made again: preflights on record, prompt corpora,
@@ -42,4 +44,22 @@ func (s *Service) save(kind, key string, v any) error {
 
 func (s *Service) statePath(kind, key string) string {
 	return filepath.Join(s.state, kind, key+".json")
+}
+
+// find is load by a key that is a value.
+func (s *Service) find(kind string, key, v any) (bool, error) {
+	digest, err := matrix.Digest(key)
+	if err != nil {
+		return false, err
+	}
+	return s.load(kind, digest, v)
+}
+
+// keep is save by a key that is a value.
+func (s *Service) keep(kind string, key, v any) error {
+	digest, err := matrix.Digest(key)
+	if err != nil {
+		return err
+	}
+	return s.save(kind, digest, v)
 }

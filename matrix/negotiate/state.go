@@ -9,6 +9,12 @@ import (
 	"enginebroker/matrix"
 )
 
+// State is what one side says about opening one artifact, as every pair is settled by it.
+func State(s Side, a matrix.Artifact) matrix.Statement {
+	st, _ := state(s, a)
+	return st
+}
+
 // state is what one side says about opening one artifact: a preflight on record, else the catalog's row for the engine,
 // else the engine's capabilities. The note says where a proof overrules a statement.
 func state(s Side, a matrix.Artifact) (matrix.Statement, string) {
