@@ -25,6 +25,7 @@ const (
 type clockState struct {
 	BootID     string `json:"boot_id"`
 	CeilingMHz int64  `json:"ceiling_mhz"`
+	LowMHz     int64  `json:"low_mhz"` // the card kept it up by itself
 	Flat       bool   `json:"flat"`
 }
 
@@ -65,44 +66,70 @@ func Ceiling(clocks ...matrix.Clock) matrix.Opt[int64] {
 
 // certifyClocks watches the clock under a load of its own making.
 func (b *Box) certifyClocks(ctx context.Context, d *Diagnosis, c Checks) error {
-	if c.Load == nil {
-		d.add("clocks", StateCannot, "not judged: an idle clock proves nothing (2223 MHz idle became 695 MHz under load on one box)", string(matrix.BoxUncertified), "name an engine and a model, so that doctor can make a load")
-		return nil
-	}
 	if !b.device.Present() {
 		return nil // telemetry has said so
 	}
-	clock, env, tokens, err := b.underLoad(ctx, c.Load)
-	if err != nil {
-		return err
+	seen, known := b.clocks().Get()
+	switch {
+	case c.Load != nil:
+		clock, env, tokens, err := b.underLoad(ctx, c.Load)
+		if err != nil {
+			return err
+		}
+		b.judgeClock(d, clock, env, tokens)
+	case known && seen.Flat:
+		d.add("clocks", StateOK, fmt.Sprintf("flat under load when doctor last looked on this boot; ceiling %d MHz", seen.CeilingMHz), "", "")
+	default:
+		d.add("clocks", StateCannot, "not judged: an idle clock proves nothing (2223 MHz idle became 695 MHz under load on one box)", string(matrix.BoxUncertified), "name an engine and a model, so that doctor can make a load")
 	}
-	b.judgeClock(d, clock, env, tokens)
-	b.pinAdvice(d, c)
+	b.checkPin(d, c)
 	return nil
 }
 
-func (b *Box) underLoad(ctx context.Context, load func(context.Context, func([]int)) (int64, error)) (matrix.Opt[matrix.Clock], matrix.Env, int64, error) {
+func (b *Box) underLoad(ctx context.Context, load Load) (matrix.Opt[matrix.Clock], matrix.Env, int64, error) {
+	var none matrix.Opt[matrix.Clock]
 	var tree slot
-	w, err := b.Watch(ctx, tree.get, func(string) {})
+	guarded, end := context.WithCancel(ctx) // the memory guard ends it
+	defer end()
+	w, err := b.Watch(ctx, tree.get, func(string) { end() })
 	if err != nil {
-		return matrix.Opt[matrix.Clock]{}, matrix.Env{}, 0, err
+		return none, matrix.Env{}, 0, err
 	}
 	defer w.Close()
-	loading, cancel := context.WithTimeout(ctx, certifyFor)
-	defer cancel()
-	start := b.opt.Now()
-	tokens, err := load(loading, tree.set)
-	if ctx.Err() != nil {
-		return matrix.Opt[matrix.Clock]{}, matrix.Env{}, 0, ctx.Err()
+	start, tokens, err := b.generate(guarded, load, &tree)
+	if err != nil && ctx.Err() != nil {
+		return none, matrix.Env{}, 0, ctx.Err()
 	}
 	if trip, ok := w.Trip().Get(); ok {
-		return matrix.Opt[matrix.Clock]{}, matrix.Env{}, 0, fmt.Errorf("the memory guard ended the load: %s", trip)
+		return none, matrix.Env{}, 0, fmt.Errorf("the memory guard ended the load: %s", trip)
 	}
-	if err != nil && loading.Err() == nil {
-		return matrix.Opt[matrix.Clock]{}, matrix.Env{}, 0, fmt.Errorf("the load failed: %w", err)
+	if err != nil {
+		return none, matrix.Env{}, 0, fmt.Errorf("the load failed: %w", err)
 	}
 	env, clock, _ := w.Window(start, b.opt.Now(), nil)
 	return clock, env, tokens, nil
+}
+
+// generate runs the load from its start to its end; start is when it began to generate.
+func (b *Box) generate(ctx context.Context, load Load, tree *slot) (start, tokens int64, err error) {
+	defer func() {
+		if e := load.Stop(context.WithoutCancel(ctx)); err == nil {
+			err = e
+		}
+	}()
+	pids, err := load.Start(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	tree.set(pids)
+	start = b.opt.Now()
+	loading, cancel := context.WithTimeout(ctx, certifyFor)
+	defer cancel()
+	tokens, err = load.Generate(loading)
+	if loading.Err() != nil && ctx.Err() == nil {
+		err = nil // it ran as long as it was to
+	}
+	return start, tokens, err
 }
 
 func (b *Box) judgeClock(d *Diagnosis, got matrix.Opt[matrix.Clock], env matrix.Env, tokens int64) {
@@ -152,7 +179,7 @@ func (b *Box) judgeClock(d *Diagnosis, got matrix.Opt[matrix.Clock], env matrix.
 		d.add("clock ceiling", StateNote, fmt.Sprintf("%d MHz of %d: held by a lock that no event reason shows, of unknown source", high, most), "grids of different ceilings do not merge", "")
 	}
 	if median >= floor {
-		b.storeClocks(d, clockState{BootID: b.bootID, CeilingMHz: high, Flat: flat})
+		b.storeClocks(d, clockState{BootID: b.bootID, CeilingMHz: high, LowMHz: low, Flat: flat})
 	}
 }
 
@@ -174,16 +201,32 @@ func (b *Box) storeClocks(d *Diagnosis, c clockState) {
 	}
 }
 
-// pinAdvice prints what an unpinned run is worth (protocol §4.7).
-func (b *Box) pinAdvice(d *Diagnosis, c Checks) {
-	if b.PinState() == "pinned" || c.CleanWindow == nil {
+// PinCommands are what an operator runs to pin the clock, and what takes the pin off again. The broker never does. Where no
+// clock is known to hold, the number is left to who looks at the card under load.
+func (b *Box) PinCommands() []string {
+	mhz := "MHZ"
+	if b.profile.Name == "gb10" {
+		mhz = fmt.Sprint(gb10PinMHz)
+	} else if c, ok := b.clocks().Get(); ok {
+		mhz = fmt.Sprint(c.LowMHz)
+	}
+	return []string{"sudo nvidia-smi -pm 1", "sudo nvidia-smi -lgc " + mhz}
+}
+
+// checkPin says what an unpinned run is worth (protocol §4.7).
+func (b *Box) checkPin(d *Diagnosis, c Checks) {
+	if b.PinState() == "pinned" {
 		return
 	}
-	var odds []string
-	for _, n := range []int{1, 6, 12, 48} {
-		odds = append(odds, fmt.Sprintf("%d: %.2g %%", n, 100*c.CleanWindow(n)))
+	costs := "most legs void"
+	if c.CleanWindow != nil {
+		var odds []string
+		for _, n := range []int{1, 6, 12, 48} {
+			odds = append(odds, fmt.Sprintf("%.2g %% of %d", 100*c.CleanWindow(n), n))
+		}
+		costs = "most legs void: one clock window holds a leg of that many requests with a chance of " + strings.Join(odds, ", ")
 	}
-	d.add("unpinned run", StateNote, "chance that a leg of so many requests stays in one clock window: "+strings.Join(odds, ", "), "most legs void", "pin the clock, or run with --accept-likely-void")
+	d.add(whatPin, StateCannot, "the clock was not seen flat under load on this boot", costs, strings.Join(b.PinCommands(), " && ")+"; or --accept-likely-void")
 }
 
 // slot hands process numbers from the goroutine that starts an engine to the one that watches it.

@@ -40,16 +40,26 @@ type Diagnosis struct {
 
 // Checks says what a diagnosis may use.
 type Checks struct {
-	// Load runs an engine that generates tokens until ctx ends, names its processes once and returns how many tokens came.
-	// Without it clocks are not certified: an idle clock proves nothing.
-	Load func(ctx context.Context, processes func([]int)) (tokens int64, err error)
+	// Load is the engine that doctor runs. Without one clocks are not certified: an idle clock proves nothing.
+	Load Load
 	// Files are artifact and binary files whose page cache a cold load has to drop.
 	Files []string
 	// CleanWindow gives the chance that a leg of n requests runs in one clock window on an unpinned box (vector K18).
 	CleanWindow func(requests int) float64
 }
 
-// Doctor looks at everything a certificate depends on. With a load it takes about a minute and wants the lock.
+// Load is an engine under doctor's eyes. Start may take as long as the engine needs; what is judged is Generate.
+type Load interface {
+	// Start returns when the engine is ready, with its processes.
+	Start(ctx context.Context) (processes []int, err error)
+	// Generate makes tokens until ctx ends and returns how many came.
+	Generate(ctx context.Context) (tokens int64, err error)
+	// Stop ends what Start began, also when that failed.
+	Stop(ctx context.Context) error
+}
+
+// Doctor looks at everything a certificate depends on. With a load it takes a minute beyond the start of the engine, and
+// wants the lock.
 func (b *Box) Doctor(ctx context.Context, c Checks) (Diagnosis, error) {
 	d := Diagnosis{Profile: b.profile.Name, Certifies: b.profile.Certifies, Simulated: b.profile.Name == "simulated"}
 	if d.Simulated {
@@ -57,9 +67,9 @@ func (b *Box) Doctor(ctx context.Context, c Checks) (Diagnosis, error) {
 		return d, nil
 	}
 	if b.profile.Certifies > matrix.Established {
-		d.add("profile", StateCannot, b.profile.Name+": no contract for this kind of box is argued for", string(matrix.BoxUncertified), "measure on a GB10 or an NVIDIA card for ESTABLISHED")
+		d.add(whatProfile, StateCannot, b.profile.Name+": no contract for this kind of box is argued for", string(matrix.BoxUncertified), "measure on a GB10 or an NVIDIA card for ESTABLISHED")
 	} else {
-		d.add("profile", StateOK, b.profile.Name, "", "")
+		d.add(whatProfile, StateOK, b.profile.Name, "", "")
 	}
 	if h, ok := b.holder().Get(); ok && h.PID != os.Getpid() {
 		d.add("lock", StateNote, (&HeldError{Path: b.runtimePath("lock"), Holder: h, Known: true}).Error(), "", "")
@@ -218,15 +228,22 @@ func (b *Box) checkFiles(d *Diagnosis, files []string) {
 	}
 }
 
-// Uncertified lists what keeps this box from certifying.
-func (d Diagnosis) Uncertified() []Finding {
+// Uncertified lists what keeps this box from certifying what its profile can. That a profile certifies less than another
+// is no fault of the box; neither is, with likelyVoid, a clock that is not pinned, whose legs judge themselves.
+func (d Diagnosis) Uncertified(likelyVoid bool) []Finding {
 	var out []Finding
 	for _, f := range d.Findings {
-		if f.State == StateCannot {
+		if f.State == StateCannot && f.What != whatProfile && !(likelyVoid && f.What == whatPin) {
 			out = append(out, f)
 		}
 	}
 	return out
 }
+
+// Findings that Uncertified treats in a way of their own.
+const (
+	whatProfile = "profile"
+	whatPin     = "clock pin"
+)
 
 var errNoTokens = errors.New("the load generated no token")

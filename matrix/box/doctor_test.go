@@ -12,14 +12,19 @@ import (
 	"enginebroker/matrix"
 )
 
-// A load of 2000 tokens, as long as it is let.
-func tokens(n int64) func(context.Context, func([]int)) (int64, error) {
-	return func(ctx context.Context, processes func([]int)) (int64, error) {
-		processes([]int{4242})
-		<-ctx.Done()
-		return n, ctx.Err()
-	}
+// made is a load of so many tokens that lasts as long as it is let.
+type made int64
+
+func (made) Start(ctx context.Context) ([]int, error) {
+	return []int{4242}, wait(ctx, 5*time.Minute) // loads take minutes; only what follows is judged
 }
+
+func (m made) Generate(ctx context.Context) (int64, error) {
+	<-ctx.Done()
+	return int64(m), ctx.Err()
+}
+
+func (made) Stop(context.Context) error { return nil }
 
 func TestDoctorCertifiesUnderItsOwnLoad(t *testing.T) {
 	for _, c := range []struct {
@@ -48,7 +53,7 @@ func TestDoctorCertifiesUnderItsOwnLoad(t *testing.T) {
 					return v
 				})
 				b := open(t, p, Options{Sampler: g, Now: now})
-				d, err := b.Doctor(t.Context(), Checks{Load: tokens(c.tokens), CleanWindow: func(n int) float64 { return 0.021 }})
+				d, err := b.Doctor(t.Context(), Checks{Load: made(c.tokens), CleanWindow: func(n int) float64 { return 0.021 }})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -62,7 +67,10 @@ func TestDoctorCertifiesUnderItsOwnLoad(t *testing.T) {
 				if b.PinState() != c.pin {
 					t.Errorf("pin state %s", b.PinState())
 				}
-				if advised := slices.ContainsFunc(d.Findings, func(f Finding) bool { return f.What == "unpinned run" }); advised != (c.pin != "pinned") {
+				if fit := len(d.Uncertified(false)) == 0; fit != (c.costs == "") {
+					t.Errorf("fit to certify: %v, %+v", fit, d.Uncertified(false))
+				}
+				if advised := slices.ContainsFunc(d.Findings, func(f Finding) bool { return f.What == whatPin }); advised != (c.pin != "pinned") {
 					t.Errorf("advice on unpinned runs: %v", advised)
 				}
 			})
@@ -99,8 +107,8 @@ func TestDoctorNamesTheFix(t *testing.T) {
 				t.Errorf("%+v", f)
 			}
 		}
-		if len(d.Uncertified()) < 7 {
-			t.Errorf("%d lines", len(d.Uncertified()))
+		if len(d.Uncertified(false)) < 7 {
+			t.Errorf("%d lines", len(d.Uncertified(false)))
 		}
 		if _, err := json.Marshal(d); err != nil {
 			t.Error(err)
