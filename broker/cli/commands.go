@@ -18,6 +18,7 @@ func (a *app) commands() []*cobra.Command {
 		a.preflightCommand(),
 		a.auditCommand(),
 		a.corpusCommand(),
+		a.calibrateCommand(),
 		a.streamCommand(),
 		a.protocolCommand(),
 	}

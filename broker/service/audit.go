@@ -44,7 +44,7 @@ func (s *Service) Audit(ctx context.Context, name string) (AuditResult, error) {
 	out := AuditResult{Run: filepath.Base(dir)}
 	found, err := ledger.Verify(dir)
 	for _, f := range found {
-		out.add("evidence", f.Path, f.String())
+		out.add("evidence", f.Path, "%s", f)
 	}
 	if err != nil {
 		return out, &Error{Cause: CauseEvidence, Err: err}

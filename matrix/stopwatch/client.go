@@ -12,8 +12,9 @@ import (
 	"enginebroker/matrix"
 )
 
-// Client holds the connections of one load at one point: one per request in flight, opened before any window. It runs one
-// pass at a time and shares nothing between passes but idle connections.
+// Client asks the server of one load at one point. A connection carries one request; those that a pass begins with, one per
+// request in flight, are opened before its window, the others before the send stamp of their request. It runs one pass at a
+// time and shares nothing between passes but connections that were not used.
 type Client struct {
 	base    *url.URL
 	address string

@@ -8,7 +8,7 @@
 //
 // The way of the data:
 //
-//	Client.Run     Job → Recording       closed loop or schedule-anchored open loop, one warmed connection per request in flight
+//	Client.Run     Job → Recording       closed loop or schedule-anchored open loop, one connection per request
 //	Reduce         Recording → Request   wire (HTTP framing) → framer (server-sent events) → chunk (JSON) → stream (rules, counts, outcome)
 //	WriteTo, ReadRecording               the recording as a file; package ledger compresses it
 //	ParseFile      corpus file → record  the same parser on recorded streams, for `broker stream`
