@@ -269,7 +269,9 @@ type Run struct {
 	// When it was asked for. Absent of a run that this daemon did not begin.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=create_time,json=createTime" json:"create_time,omitempty"`
 	// When it last changed.
-	UpdateTime    *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=update_time,json=updateTime" json:"update_time,omitempty"`
+	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=update_time,json=updateTime" json:"update_time,omitempty"`
+	// The state as a listing for people shows it.
+	Word          *string `protobuf:"bytes,16,opt,name=word" json:"word,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -407,6 +409,13 @@ func (x *Run) GetUpdateTime() *timestamppb.Timestamp {
 		return x.UpdateTime
 	}
 	return nil
+}
+
+func (x *Run) GetWord() string {
+	if x != nil && x.Word != nil {
+		return *x.Word
+	}
+	return ""
 }
 
 // PlanRunRequest asks for a plan.
@@ -2062,7 +2071,7 @@ var File_broker_v1_run_proto protoreflect.FileDescriptor
 
 const file_broker_v1_run_proto_rawDesc = "" +
 	"\n" +
-	"\x13broker/v1/run.proto\x12\tbroker.v1\x1a\x14broker/v1/fact.proto\x1a\x17broker/v1/failure.proto\x1a\x14broker/v1/plan.proto\x1a\x16broker/v1/report.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x92\x04\n" +
+	"\x13broker/v1/run.proto\x12\tbroker.v1\x1a\x14broker/v1/fact.proto\x1a\x17broker/v1/failure.proto\x1a\x14broker/v1/plan.proto\x1a\x16broker/v1/report.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa6\x04\n" +
 	"\x03Run\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12)\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x13.broker.v1.RunStateR\x05state\x12%\n" +
@@ -2083,7 +2092,8 @@ const file_broker_v1_run_proto_rawDesc = "" +
 	"\vcreate_time\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12;\n" +
 	"\vupdate_time\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"updateTime\"8\n" +
+	"updateTime\x12\x12\n" +
+	"\x04word\x18\x10 \x01(\tR\x04word\"8\n" +
 	"\x0ePlanRunRequest\x12&\n" +
 	"\x04spec\x18\x01 \x01(\v2\x12.broker.v1.RunSpecR\x04spec\"6\n" +
 	"\x0fPlanRunResponse\x12#\n" +
