@@ -77,8 +77,9 @@ func (s *Service) writeReport(led *ledger.Run, r matrix.Report) error {
 	return nil
 }
 
-// Judge turns the cells of a report into the error a caller should fail with: the worst verdict of the comparable cells, or
-// a level that was asked for and not reached. Refusals that the plan had from the start do not count.
+// Judge turns a report into the error a caller should fail with: what runs is not what its pin says, the worst verdict of
+// the comparable cells, a plan that did not come to its end, or a level that was asked for and not reached. Refusals that
+// the plan had from the start do not count. An A/A is judged by its own rule, and a reload experiment has no cells.
 func Judge(r matrix.Report, require string) error {
 	if r.External {
 		if require != "" {
@@ -93,6 +94,9 @@ func Judge(r matrix.Report, require string) error {
 			continue // refused before anything ran
 		}
 		comparable++
+		if slices.Contains(c.Codes(), matrix.IdentityAssertFailed) {
+			return fail(CauseIdentity, "", "%s is %s (%s)", c.ID, c.Verdict, joinCodes(c.Codes()))
+		}
 		if c.Verdict >= worst {
 			worst, at = c.Verdict, c
 		}
@@ -103,14 +107,14 @@ func Judge(r matrix.Report, require string) error {
 	why := fmt.Sprintf("%s is %s (%s)", at.ID, at.Verdict, joinCodes(at.Codes()))
 	switch worst {
 	case matrix.NotComparable:
-		if slices.Contains(at.Codes(), matrix.IdentityAssertFailed) {
-			return fail(CauseIdentity, "", "%s", why)
-		}
 		return fail(CauseNotComparable, "", "%s", why)
 	case matrix.Void:
 		return fail(CauseVoid, "", "%s", why)
 	case matrix.Withheld, matrix.NotReproduced:
 		return fail(CauseWithheld, "", "%s", why)
+	}
+	if r.State == StateInterrupted || r.State == StateAborted {
+		return fail(CauseInterrupted, "go on with: "+r.Next, "run %s did not come to its end", r.Run)
 	}
 	limit := map[string]matrix.Verdict{"": matrix.Inconclusive, "provisional": matrix.Provisional, "established": matrix.Established}[require]
 	if worst > limit {

@@ -73,6 +73,8 @@ type index struct {
 	scored   map[everyKey]int
 	every    map[everyKey]*every
 	primary  int
+
+	unmeasured []string // metrics without a cell, and why
 }
 
 // every counts the scored legs of an arm that carry a code.

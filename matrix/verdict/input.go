@@ -63,9 +63,9 @@ type Rerun struct {
 
 // Result is a judged run.
 type Result struct {
-	Cells  []matrix.Cell       // every pair × point × metric in plan order, then one per refusal
+	Cells  []matrix.Cell       // every pair × point × metric in plan order, but what Absent lists, then one per refusal
 	Legs   []matrix.LegSummary // in execution order; values only where some cell may show them
-	Absent []string            // gates that some leg could not be judged by, sorted
+	Absent []string            // gates that some leg could not be judged by, and metrics that nothing here could measure, with why; sorted
 	// Rerun lists what the last grid still has to run again, in order, within the allowance: one fresh draw for each.
 	Rerun []Rerun
 	// Extend lists the groups (by index) whose primary cells are still undecided and that may have one superblock more

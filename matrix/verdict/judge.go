@@ -65,7 +65,7 @@ func Judge(in Input) (Result, error) {
 	return res, nil
 }
 
-// drafts makes one draft for each pair × point × metric, in plan order.
+// drafts makes one draft for each pair × point × metric, in plan order, but for metrics that nothing there could measure.
 func (x *index) drafts() ([]*draft, error) {
 	var out []*draft
 	deltas := make([]float64, len(x.in.Metrics))
@@ -79,12 +79,16 @@ func (x *index) drafts() ([]*draft, error) {
 			return nil, fmt.Errorf("metric %s: %w", m.Name, err)
 		}
 	}
+	ys := x.yields()
 	for g, group := range x.in.Plan.Groups {
 		for _, pair := range group.Pairs {
 			for pt := range x.in.Plan.Method.Points {
 				p := x.pairing(g, pt, pair)
 				p.judge(x)
 				for i, m := range x.in.Metrics {
+					if x.leaveOut(p, m, ys) {
+						continue
+					}
 					out = append(out, x.draft(p, m, deltas[i]))
 				}
 			}
@@ -160,6 +164,7 @@ func (x *index) summaries(shown map[shownKey]bool) ([]matrix.LegSummary, []strin
 		absent = append(absent, l.gate.Absent...)
 		out = append(out, s)
 	}
+	absent = append(absent, x.unmeasured...)
 	slices.Sort(absent)
 	return out, slices.Compact(absent)
 }
@@ -170,11 +175,13 @@ func (x *index) summaries(shown map[shownKey]bool) ([]matrix.LegSummary, []strin
 func (x *index) rerun(drafts []*draft) []Rerun {
 	last := len(x.in.Grids) - 1
 	owed := make([][]Rerun, len(x.in.Plan.Groups))
+	var seen *pairing // drafts of one pairing follow each other
 	for _, c := range drafts {
 		s, g := x.sections[last][c.group], c.pairing.grids[last]
-		if c.metric.Name != x.in.Metrics[0].Name || len(g.tally.Reasons) > 0 {
+		if c.pairing == seen || len(g.tally.Reasons) > 0 {
 			continue // one look at each pairing; an engine's failure, a fault or an unfit box has nothing to gain
 		}
+		seen = c.pairing
 		lost := slices.Sorted(slices.Values(append(slices.Clone(g.tally.Env), g.tally.Lag...)))
 		lack := min(s.target-len(g.tally.Used), len(lost))
 		if lack <= len(owed[c.group]) {
