@@ -188,6 +188,8 @@ type Report struct {
 	Box        Facts        `json:"box,omitempty"`
 	Absent     []string     `json:"absent_gates,omitempty"` // gates the box or profile could not evaluate
 	Grids      []GridInfo   `json:"grids"`
+	Reloads    []Reload     `json:"reloads,omitempty"` // of a reload experiment, which has no cells
+	Beside     Beside       `json:"beside,omitzero"`   // evidence of other runs that the judgement rests on
 }
 
 // GridInfo is one grid of a run.

@@ -183,6 +183,7 @@ type LeftOut struct {
 // Plan is what will be measured. It holds no time, host or path: equal input and seed give equal bytes.
 type Plan struct {
 	Schema     int               `json:"schema"`
+	Purpose    string            `json:"purpose,omitempty"` // empty: a matrix of cells; else one of the purposes
 	Model      string            `json:"model"`
 	Subject    string            `json:"subject"`
 	Profile    string            `json:"profile"`
@@ -210,9 +211,13 @@ type Slot struct {
 	LeadIn     bool   `json:"lead_in,omitempty"`
 }
 
-// Slots lists the loads of one superblock in order: lead-in, forward, backward.
+// Slots lists the loads of one superblock in order: lead-in, forward, backward. Superblocks of a reload experiment have no
+// backward row and, after the first, no lead-in.
 func (s Superblock) Slots(group int) []Slot {
-	out := []Slot{{Group: group, Superblock: s.Index, Block: -1, Arm: s.LeadIn, LeadIn: true}}
+	var out []Slot
+	if s.LeadIn != "" {
+		out = append(out, Slot{Group: group, Superblock: s.Index, Block: -1, Arm: s.LeadIn, LeadIn: true})
+	}
 	for i, row := range [][]string{s.Forward, s.Backward} {
 		for p, arm := range row {
 			out = append(out, Slot{Group: group, Superblock: s.Index, Block: 2*s.Index + i, Position: p, Arm: arm})
