@@ -13,6 +13,7 @@ import (
 
 	"enginebroker/engines"
 	"enginebroker/matrix"
+	"enginebroker/matrix/verdict"
 	"enginebroker/matrix/workload"
 )
 
@@ -21,11 +22,13 @@ const corpusSeed = 0
 
 // corpusSpec is the corpus that a plan needs, known before anything runs, so that it can be looked up by its key.
 func corpusSpec(model matrix.Model, points []matrix.Point, profile workload.Profile, groups []matrix.Group) workload.Spec {
-	most := 2
+	// As large as four arms need it, and an A/A with its re-runs: the corpus is part of the method, which an A/A has to share.
+	most := superblocks(profile, 4)
 	for _, g := range groups {
 		most = max(most, superblocks(profile, len(g.Arms)))
 	}
-	return workload.SpecOf(points, profile.Repetitions, workload.Reserve(most), corpusSeed, tokenizerOf(model, groups))
+	reserve := max(workload.Reserve(most), aaSuperblocks+verdict.Allowance(aaSuperblocks))
+	return workload.SpecOf(points, profile.Repetitions, reserve, corpusSeed, tokenizerOf(model, groups))
 }
 
 // tokenizerOf names whose tokens are counted: the model's, by the fingerprint of the first local artifact that has one.

@@ -241,25 +241,32 @@ func (s *Service) judged(ctx context.Context, led *ledger.Run) (matrix.Report, e
 	if err != nil {
 		return matrix.Report{}, err
 	}
-	return s.report(led, ev)
+	return s.report(led, ev, nil)
 }
 
-func (s *Service) report(led *ledger.Run, ev evidence) (matrix.Report, error) {
+// report judges evidence by what stands on record beside it, or, to judge again as before, by what an earlier report names.
+func (s *Service) report(led *ledger.Run, ev evidence, as *matrix.Beside) (matrix.Report, error) {
 	plan := led.Plan()
 	profile, err := gates.ProfileByName(plan.Box)
 	if err != nil {
 		return matrix.Report{}, err
 	}
-	aa, err := s.aaOn(plan)
+	in, beside, err := s.input(plan, ev, as)
 	if err != nil {
 		return matrix.Report{}, err
 	}
-	res, err := verdict.Judge(verdict.Input{Plan: plan, Metrics: metrics.Catalog(), Profile: profile, Grids: ev.grids, AA: aa, Holds: ev.holds})
+	in.Profile = profile
+	res, err := verdict.Judge(in)
 	if err != nil {
 		return matrix.Report{}, err
 	}
 	r := matrix.Report{Schema: reportSchema, Run: filepath.Base(led.Dir()), Plan: plan, PlanSHA256: led.PlanSHA256(), State: ev.state, Next: ev.next,
-		Simulated: res.Simulated, Cells: res.Cells, Legs: res.Legs, Box: ev.box, Absent: res.Absent}
+		Simulated: res.Simulated, Cells: res.Cells, Legs: res.Legs, Box: ev.box, Absent: res.Absent, Beside: beside}
+	if plan.Purpose == matrix.PurposeReload {
+		if r.Reloads, err = reloads(r.Run, plan, ev); err != nil {
+			return matrix.Report{}, err
+		}
+	}
 	for _, g := range ev.grids {
 		r.Grids = append(r.Grids, g.Info)
 		r.Loads = append(r.Loads, g.Loads...)
@@ -284,5 +291,32 @@ func (s *Service) Report(ctx context.Context, name string) (matrix.Report, error
 	if err := found.Without(ledger.TornLine, ledger.SetAside, ledger.OrphanLeg).Err(); err != nil {
 		return matrix.Report{}, &Error{Cause: CauseEvidence, Err: err, Fix: "broker audit " + name + " lists every finding"}
 	}
-	return s.judged(ctx, led)
+	r, err := s.judged(ctx, led)
+	if err == nil {
+		s.history(ctx, &r)
+	}
+	return r, err
+}
+
+// input is the evidence of a run with what stands beside it. An A/A and a reload experiment rest on nothing else: the one
+// because it is the control, the other because it is about one arm.
+func (s *Service) input(plan matrix.Plan, ev evidence, as *matrix.Beside) (verdict.Input, matrix.Beside, error) {
+	in := verdict.Input{Plan: plan, Metrics: metrics.Catalog(), Grids: ev.grids, AA: verdict.AAPass, Holds: ev.holds}
+	var b matrix.Beside
+	if plan.Purpose == matrix.PurposeAA || plan.Purpose == matrix.PurposeReload {
+		return in, b, nil
+	}
+	var aaRuns, reloadRuns []string
+	if as != nil {
+		aaRuns, reloadRuns = append([]string{}, as.AARuns...), append([]string{}, as.Reloads...)
+	}
+	var err error
+	if in.AA, b.AARuns, err = s.aaOn(plan, ev.box, aaRuns); err != nil {
+		return in, b, err
+	}
+	if in.AA != verdict.AAMissing {
+		b.AA = string(in.AA)
+	}
+	in.Reloads, b.Reloads, err = s.reloadsOn(plan, ev, reloadRuns)
+	return in, b, err
 }

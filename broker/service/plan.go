@@ -15,7 +15,6 @@ import (
 
 	"enginebroker/broker/catalog"
 	"enginebroker/matrix"
-	"enginebroker/matrix/gates"
 	"enginebroker/matrix/metrics"
 	"enginebroker/matrix/negotiate"
 	"enginebroker/matrix/schedule"
@@ -44,6 +43,10 @@ type Request struct {
 	Seed     matrix.Opt[uint64] `json:"seed,omitzero"`      // absent: drawn, and shown in the plan
 	Budget   time.Duration      `json:"budget,omitempty"`   // 0: none
 	Run      string             `json:"run,omitempty"`      // name of the run; empty: made from model and time
+	// AcceptLikelyVoid lets a run begin on a GPU whose clock is not pinned (protocol §4.7).
+	AcceptLikelyVoid bool `json:"accept_likely_void,omitempty"`
+
+	special special // what an A/A, a reload experiment or two builds want otherwise
 }
 
 // Planned is a plan with what a reader should know beside it.
@@ -54,6 +57,8 @@ type Planned struct {
 	Missing map[string][]string `json:"missing,omitempty"`
 	// NoFiles lists artifacts that arms need and that have no files on this machine.
 	NoFiles []string `json:"no_files,omitempty"`
+	// Unpinned is why the clock forbids a run that does not accept to be void, and the way out.
+	Unpinned string `json:"unpinned,omitempty"`
 }
 
 // Plan negotiates and schedules without starting anything.
@@ -79,11 +84,11 @@ func (s *Service) plan(ctx context.Context, q Request, t *team) (Planned, error)
 	if err != nil {
 		return Planned{}, err
 	}
-	box, err := s.boxProfile(ctx, t)
+	box, err := s.boxState(ctx, t)
 	if err != nil {
 		return Planned{}, err
 	}
-	in := negotiate.Input{Model: model, Sides: t.sides(s, model), Quant: q.Quant, Subject: s.cfg.Subject}
+	in := negotiate.Input{Model: model, Sides: q.special.sides(t.sides(s, model)), Quant: q.Quant, Subject: s.cfg.Subject}
 	if in.Pairs, err = pairs(q.Pairs, t); err != nil {
 		return Planned{}, err
 	}
@@ -99,12 +104,15 @@ func (s *Service) plan(ctx context.Context, q Request, t *team) (Planned, error)
 	if !ok {
 		seed = drawSeed()
 	}
-	p := matrix.Plan{Schema: planSchema, Model: model.Name, Subject: in.Subject, Profile: profile.Name, Box: box.Name, Seed: strconv.FormatUint(seed, 10),
+	p := matrix.Plan{Schema: planSchema, Model: model.Name, Subject: in.Subject, Profile: profile.Name, Box: box.profile.Name, Seed: strconv.FormatUint(seed, 10),
 		Grids: profile.Grids, Groups: agreed.Groups, Agreements: agreed.Agreements, Refusals: agreed.Refusals, Absent: t.absent()}
 	limits := workload.LimitsOf(points)
+	q.special.groups(&p)
 	if err := negotiate.Finish(p.Groups, limits, "off"); err != nil {
 		return Planned{}, err
 	}
+	points = q.special.points(points)
+	p.Ungated = s.failedGates(t, model, p.Groups)
 	for _, g := range p.Groups {
 		if a, _ := model.Artifact(g.Artifact); a.Manifest.Present() {
 			m, _ := a.Manifest.Get()
@@ -122,17 +130,20 @@ func (s *Service) plan(ctx context.Context, q Request, t *team) (Planned, error)
 	if p.MethodID, err = p.Method.ID(); err != nil {
 		return Planned{}, err
 	}
-	if err := schedule.Fill(&p, func(arms int) int { return superblocks(profile, arms) }); err != nil {
+	if err := q.special.fill(&p, profile); err != nil {
 		return Planned{}, err
 	}
-	p.Cost = schedule.Cost(p)
 	s.estimate(&p, model)
+	q.special.recount(&p)
 	if q.Budget > 0 {
 		if err := s.trim(&p, model, q.Budget); err != nil {
 			return Planned{}, err
 		}
 	}
 	out := Planned{Plan: p, Notes: notes, Missing: t.missing()}
+	if box.pin == "unpinned" && !q.AcceptLikelyVoid {
+		out.Unpinned = unpinned(box.pinning)
+	}
 	for _, g := range p.Groups {
 		a, _ := model.Artifact(g.Artifact)
 		simulated := !slices.ContainsFunc(g.Arms, func(a matrix.Arm) bool { return !a.Simulated })
@@ -247,11 +258,11 @@ func near(name string, known []string) string {
 }
 
 // method is everything that defines the measurement (protocol §8).
-func (s *Service) method(profile workload.Profile, box gates.Profile, points []matrix.Point, corpus string) matrix.Method {
+func (s *Service) method(profile workload.Profile, box boxState, points []matrix.Point, corpus string) matrix.Method {
 	m := matrix.Method{
-		Protocol: protocolVersion, Client: clientVersion, Formula: metrics.Broker1, GateTable: gateVersion, Box: box.Name, Profile: profile.Name, Points: points, Corpus: corpus,
+		Protocol: protocolVersion, Client: clientVersion, Formula: metrics.Broker1, GateTable: gateVersion, Box: box.profile.Name, Profile: profile.Name, Points: points, Corpus: corpus,
 		Repetitions: profile.Repetitions, WarmupRecipe: "one request per stream, from prompts of its own, same concurrency", Fold: "median", Cache: "off",
-		PageCache: "evicted before the load", Residency: "alternating", Schedule: "superblock", PinState: s.pinState(), SamplerHz: samplerHz,
+		PageCache: "evicted before the load", Residency: "alternating", Schedule: "superblock", PinState: box.pin, SamplerHz: samplerHz,
 		Margins:  map[string]string{"integral": "0.02", "energy": "0.02", "phase": "0.05", "tail": "0.05", "itl": "0.05", "memory": "0.05"},
 		Sampling: map[string]string{"temperature": "0", "top_p": "1"},
 	}

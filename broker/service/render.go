@@ -32,7 +32,10 @@ func Formats() []string { return []string{"terminal", "markdown", "csv", "json",
 func Render(w io.Writer, r matrix.Report, format string, look Look) error {
 	switch format {
 	case "", "terminal":
-		return report.Terminal(w, r, look.options())
+		if err := report.Terminal(w, r, look.options()); err != nil {
+			return err
+		}
+		return renderReloads(w, r.Reloads)
 	case "markdown":
 		return report.Markdown(w, r)
 	case "csv":
@@ -86,6 +89,15 @@ func Judge(r matrix.Report, require string) error {
 			return fail(CauseRequire, "", "--require %s: imported results have no verdicts", require)
 		}
 		return nil
+	}
+	switch r.Plan.Purpose {
+	case matrix.PurposeAA:
+		return judgeAA(r)
+	case matrix.PurposeReload:
+		if r.State == StateComplete {
+			return nil
+		}
+		return fail(CauseInterrupted, "go on with: "+r.Next, "the experiment did not come to its end")
 	}
 	worst, comparable := matrix.Established, 0
 	var at matrix.Cell

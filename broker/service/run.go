@@ -55,6 +55,9 @@ func (s *Service) Matrix(ctx context.Context, q Request, on func(Event)) (Outcom
 	if err := p.Runnable(); err != nil {
 		return Outcome{}, err
 	}
+	if err := s.allowed(ctx, q, p.Plan, t); err != nil {
+		return Outcome{}, err
+	}
 	dir := filepath.Join(s.runs, name)
 	led, err := ledger.Create(dir, p.Plan)
 	if err != nil {
@@ -200,9 +203,10 @@ func (s *Service) perform(ctx context.Context, t *team, led *ledger.Run, g matri
 	}
 	out.Report = report
 	s.keepPace(report)
-	if err := s.writeReport(led, report); err != nil {
+	if err := errors.Join(s.writeReport(led, report), s.file(report)); err != nil {
 		return out, errors.Join(runErr, err)
 	}
+	s.history(ctx, &out.Report)
 	return out, why
 }
 
@@ -271,9 +275,9 @@ func (s *Service) runConfig(ctx context.Context, t *team, led *ledger.Run, bx bo
 		Plan: live.plan, Grid: g, Resumed: pr.resumed, Done: pr.loads, DoneLegs: pr.legs, Seq: pr.seq,
 		Engine:   func(ctx context.Context, instance string) (run.Engine, error) { return s.launched(ctx, t, instance) },
 		Artifact: artifactsOf(model),
-		CheckPin: s.checkPin,
+		CheckPin: s.pinned(ctx, plan, model),
 		NextSB:   func(group, drawn int) matrix.Superblock { return schedule.Next(plan, group, drawn) },
-		Points:   schedule.Points, Box: bx, Stopwatch: clock{}, Prompts: prompts{corpus}, Recorder: recorder{led}, Judge: live,
+		Points:   schedule.Points, Box: bx, Stopwatch: clock{}, Prompts: promptsFor(plan, corpus), Recorder: recorder{led}, Judge: live,
 		Now: s.now, Event: func(e run.Event) { on(Event(e)) },
 	}
 	cfg.Request = func(arm matrix.Arm, a matrix.Artifact) (matrix.StartRequest, error) {
@@ -338,8 +342,10 @@ func (j *liveJudge) Next(g matrix.GridInfo, loads []matrix.LoadRecord, legs []ru
 	for _, r := range res.Rerun {
 		n.Rerun = append(n.Rerun, r.Group)
 	}
-	n.Extend = res.Extend
-	for _, x := range res.Extend {
+	if j.plan.Purpose != matrix.PurposeAA { // an A/A has 6 blocks (protocol §3.6)
+		n.Extend = res.Extend
+	}
+	for _, x := range n.Extend {
 		j.extended[j.plan.Groups[x].ID]++
 	}
 	return n, nil
