@@ -18,6 +18,8 @@ func (a *app) commands() []*cobra.Command {
 		a.preflightCommand(),
 		a.auditCommand(),
 		a.corpusCommand(),
+		a.doctorCommand(),
+		a.boxCommand(),
 		a.calibrateCommand(),
 		a.streamCommand(),
 		a.protocolCommand(),

@@ -18,6 +18,7 @@ type request struct {
 	engines, pairs, points          []string
 	seed                            uint64
 	budget                          time.Duration
+	accept                          bool
 }
 
 func (r *request) bind(c *cobra.Command, a *app) {
@@ -31,6 +32,7 @@ func (r *request) bind(c *cobra.Command, a *app) {
 	f.StringSliceVar(&r.points, "points", nil, "points of the workload to run (default: what the profile runs)")
 	f.Uint64Var(&r.seed, "seed", 0, "seed of the schedule (default: drawn, and shown in the plan)")
 	f.DurationVar(&r.budget, "budget", 0, "leave out what does not fit this time, and say so (4h, 90m)")
+	f.BoolVar(&r.accept, "accept-likely-void", false, "run although the clock of the GPU is not pinned; most legs will be void")
 	complete := func(values func() []string) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return values(), cobra.ShellCompDirectiveNoFileComp
@@ -58,7 +60,7 @@ func (r *request) request(c *cobra.Command) (service.Request, error) {
 	if r.model == "" {
 		return service.Request{}, usage("--model: missing; see broker models")
 	}
-	q := service.Request{Model: r.model, Profile: r.profile, Quant: r.quant, Workload: r.workload, Engines: r.engines, Pairs: r.pairs, Points: r.points, Budget: r.budget}
+	q := service.Request{Model: r.model, Profile: r.profile, Quant: r.quant, Workload: r.workload, Engines: r.engines, Pairs: r.pairs, Points: r.points, Budget: r.budget, AcceptLikelyVoid: r.accept}
 	if c.Flags().Changed("seed") {
 		q.Seed = matrix.Some(r.seed)
 	}

@@ -31,6 +31,9 @@ type Config struct {
 	Pins      string              // folder of pin records, empty: none
 	Claims    string              // folder of published figures of others, empty: none
 	Box       string              // box profile, empty: detected
+	Device    string              // UUID of the GPU that runs the engines; needed only where there are several
+	Runtime   string              // folder of the box's lock and baselines, empty: /run/lock
+	FloorKiB  int64               // MemAvailable that the memory guard defends, 0: its own
 	Workload  string              // named workload, empty: the default of the run profile
 	Telemetry string              // telemetry plugin, empty: none
 	Clocks    string              // pinned or unpinned, as the operator declares it; doctor verifies it
@@ -77,6 +80,9 @@ type file struct {
 	Catalog   []string                `yaml:"catalog"`
 	Pins      string                  `yaml:"pins"`
 	Box       string                  `yaml:"box"`
+	Device    string                  `yaml:"device"`
+	Runtime   string                  `yaml:"runtime_dir"`
+	FloorMiB  int64                   `yaml:"memory_floor_mib"`
 	Workload  string                  `yaml:"workload"`
 	Telemetry string                  `yaml:"telemetry"`
 	Clocks    string                  `yaml:"clocks"`
@@ -140,7 +146,8 @@ func Parse(path string, data []byte) (Config, error) {
 	if err != nil {
 		return Config{}, fmt.Errorf("%s: %w", path, err)
 	}
-	c := Config{File: path, Subject: f.Subject, Pins: resolve(dir, f.Pins), Claims: resolve(dir, f.Claims), Box: f.Box, Workload: f.Workload, Telemetry: f.Telemetry, Clocks: cmp.Or(f.Clocks, "unpinned"),
+	c := Config{File: path, Subject: f.Subject, Pins: resolve(dir, f.Pins), Claims: resolve(dir, f.Claims), Box: f.Box, Device: f.Device,
+		Runtime: resolve(dir, f.Runtime), FloorKiB: f.FloorMiB << 10, Workload: f.Workload, Telemetry: f.Telemetry, Clocks: cmp.Or(f.Clocks, "unpinned"),
 		Artifacts: resolveAll(dir, f.Artifacts), Workloads: f.Workloads}
 	for _, p := range f.Plugins {
 		c.Plugins = append(c.Plugins, resolve(dir, p))
@@ -150,6 +157,9 @@ func Parse(path string, data []byte) (Config, error) {
 	}
 	if c.Clocks != "pinned" && c.Clocks != "unpinned" {
 		return Config{}, fmt.Errorf("%s: clocks: %q; write pinned or unpinned", path, c.Clocks)
+	}
+	if f.FloorMiB < 0 || f.FloorMiB > 1<<30 {
+		return Config{}, fmt.Errorf("%s: memory_floor_mib: %d; MiB of MemAvailable that the memory guard defends", path, f.FloorMiB)
 	}
 	if c.Evidence = evidenceAge; f.Evidence != nil {
 		if *f.Evidence < 1 {

@@ -2,17 +2,25 @@ package service
 
 import (
 	"context"
+	"slices"
 
 	"enginebroker/engines/host"
 	"enginebroker/matrix/box"
+	"enginebroker/matrix/gates"
 )
+
+// nvmlLibraryEnv names another NVML library to the telemetry plugin than its loader finds.
+const nvmlLibraryEnv = "BROKER_NVML_LIBRARY"
 
 // box opens the machine under a profile, with the telemetry plugin that the configuration names. done releases what was
 // launched for it.
 func (s *Service) box(ctx context.Context, profile string, say func(string)) (*box.Box, func(), error) {
-	opt := box.Options{Profile: profile, Hz: samplerHz, Progress: say, RuntimeDir: s.getenv("BROKER_RUNTIME_DIR")}
+	opt := box.Options{Profile: profile, Device: s.cfg.Device, RuntimeDir: s.cfg.Runtime, Hz: samplerHz, Progress: say, Guard: box.Guard{FloorKiB: s.cfg.FloorKiB}}
+	if dir := s.getenv("BROKER_RUNTIME_DIR"); dir != "" {
+		opt.RuntimeDir = dir
+	}
 	done := func() {}
-	if s.cfg.Telemetry != "" && profile != "simulated" {
+	if s.cfg.Telemetry != "" && profile != simulatedBox {
 		t, err := s.telemetry(ctx)
 		if err != nil {
 			return nil, nil, &Error{Cause: CauseNotInstalled, Err: err}
@@ -39,16 +47,44 @@ func (s *Service) telemetry(ctx context.Context) (*host.Telemetry, error) {
 	plugins, _ := host.Find(s.pluginDirs())
 	for _, p := range plugins {
 		if p.Name == s.cfg.Telemetry {
-			return host.LaunchTelemetry(ctx, host.Config{Plugin: p, Label: "telemetry", Log: s.log})
+			return host.LaunchTelemetry(ctx, host.Config{Plugin: p, Label: "telemetry", Env: []string{nvmlLibraryEnv}, Log: s.log})
 		}
 	}
 	return nil, &host.Problem{Plugin: s.cfg.Telemetry, Label: "telemetry", Kind: host.Missing, Message: "no such plugin in " + joined(s.pluginDirs()), Fix: "run make build, or leave telemetry out of broker.yaml"}
 }
 
-// pinState says whether clocks are pinned, as the method records it (protocol §4.7). Without telemetry there is no clock to pin.
-func (s *Service) pinState() string {
-	if s.cfg.Telemetry == "" {
-		return "none"
+// simulatedBox is the profile of a team of simulated engines: no box stands behind them.
+const simulatedBox = "simulated"
+
+// boxState is what a plan has to know of the machine.
+type boxState struct {
+	profile gates.Profile
+	pin     string   // pinned, unpinned or none (protocol §4.7)
+	pinning []string // how to pin, where that is not the case
+}
+
+// boxState opens the box of a team for a look.
+func (s *Service) boxState(ctx context.Context, t *team) (boxState, error) {
+	b, done, err := s.boxFor(ctx, t)
+	if err != nil {
+		return boxState{}, err
 	}
-	return s.cfg.Clocks
+	defer done()
+	out := boxState{pin: b.PinState()}
+	if out.pin == "unpinned" {
+		out.pinning = b.PinCommands()
+	}
+	if out.profile, err = gates.ProfileByName(b.Profile().Name); err != nil {
+		return out, &Error{Cause: CauseUsage, Err: err}
+	}
+	return out, nil
+}
+
+// boxFor opens the box of a team, under the configured profile or the one that is detected.
+func (s *Service) boxFor(ctx context.Context, t *team) (*box.Box, func(), error) {
+	profile := s.cfg.Box
+	if len(t.members) > 0 && !slices.ContainsFunc(t.members, func(m *member) bool { return !m.desc.Simulated }) {
+		profile = simulatedBox
+	}
+	return s.box(ctx, profile, nil)
 }

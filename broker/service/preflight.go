@@ -197,11 +197,7 @@ func (s *Service) single(kind string, m *member, model matrix.Model, a matrix.Ar
 
 // alone runs f while this process holds the box: an engine that starts beside a measurement would be in its numbers.
 func (s *Service) alone(ctx context.Context, t *team, who string, f func() error) error {
-	profile, err := s.boxProfile(ctx, t)
-	if err != nil {
-		return err
-	}
-	b, done, err := s.box(ctx, profile.Name, nil)
+	b, done, err := s.boxFor(ctx, t)
 	if err != nil {
 		return err
 	}

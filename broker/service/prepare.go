@@ -14,7 +14,6 @@ import (
 
 	"enginebroker/broker/config"
 	"enginebroker/matrix"
-	"enginebroker/matrix/gates"
 	"enginebroker/matrix/workload"
 )
 
@@ -79,33 +78,10 @@ func (p Planned) Runnable() error {
 			b = fmt.Appendf(b, "\n  %s", id)
 		}
 		return fail(CauseNotInstalled, "name their paths under artifacts in broker.yaml, or put the snapshot into the Hugging Face cache", "the plan above cannot run, these artifacts have no local files:%s", b)
+	case p.Unpinned != "":
+		return fail(CauseUsage, "or run with --accept-likely-void: the method records the clock as unpinned, and legs judge themselves", "%s", p.Unpinned)
 	}
 	return nil
-}
-
-// boxProfile is the profile that the plan is made for. A team of simulated engines has no box.
-func (s *Service) boxProfile(ctx context.Context, t *team) (gates.Profile, error) {
-	name := s.cfg.Box
-	simulated := len(t.members) > 0
-	for _, m := range t.members {
-		simulated = simulated && m.desc.Simulated
-	}
-	switch {
-	case simulated:
-		name = "simulated"
-	case name == "":
-		b, done, err := s.box(ctx, "", nil)
-		if err != nil {
-			return gates.Profile{}, err
-		}
-		name = b.Profile().Name
-		done()
-	}
-	p, err := gates.ProfileByName(name)
-	if err != nil {
-		return p, &Error{Cause: CauseUsage, Err: err}
-	}
-	return p, nil
 }
 
 // startRequest is what an arm's server is started with, but for the load's own id, log and port.

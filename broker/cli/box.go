@@ -1,0 +1,94 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"enginebroker/matrix"
+	"enginebroker/matrix/box"
+)
+
+func (a *app) boxCommand() *cobra.Command {
+	c := &cobra.Command{Use: "box", GroupID: "tools", Short: "Look at this box", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
+	c.AddCommand(a.boxWatchCommand())
+	return c
+}
+
+func (a *app) boxWatchCommand() *cobra.Command {
+	var every time.Duration
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "watch",
+		Short: "Show memory, processors and GPU of this box, one line each time, until Ctrl-C",
+		Long: `watch shows one line each time. It takes no lock; beside a run it costs that run one telemetry reading each. GPU watts
+are of the GPU rail alone, not of the machine.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if every < 100*time.Millisecond {
+				return usage("--every: %v; at least 100ms", every)
+			}
+			s, err := a.service()
+			if err != nil {
+				return err
+			}
+			live, done, err := s.Live(c.Context(), every)
+			if err != nil {
+				return err
+			}
+			defer done()
+			out := json.NewEncoder(a.Stdout)
+			for x, err := range live {
+				if err == nil && asJSON {
+					err = out.Encode(x)
+				} else if err == nil {
+					_, err = fmt.Fprintln(a.Stdout, snapshotLine(x))
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil // Ctrl-C is how a watch ends
+		},
+	}
+	c.Flags().DurationVar(&every, "every", time.Second, "time between two lines")
+	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
+	return c
+}
+
+// snapshotLine prints what is known; a dash stands for what is not.
+func snapshotLine(x box.Snapshot) string {
+	share := func(o matrix.Opt[float64]) string {
+		if v, ok := o.Get(); ok {
+			return fmt.Sprintf("%.0f %%", 100*v)
+		}
+		return "–"
+	}
+	load := "–"
+	if v, ok := x.LoadAverage.Get(); ok {
+		load = fmt.Sprintf("%.2f", v)
+	}
+	s := fmt.Sprintf("%s  mem available %d MiB, free %d, cached %d · cpu %s, steal %s, load %s", x.At.Local().Format("15:04:05"), x.AvailableKiB>>10,
+		x.FreeKiB>>10, x.CachedKiB>>10, share(x.Busy), share(x.Steal), load)
+	if g, ok := x.GPU.Get(); ok {
+		field := func(name, unit string, per int64) string {
+			r := g.Fields[name]
+			if v, ok := r.Value.Get(); ok {
+				return fmt.Sprintf("%d %s", v/per, unit)
+			}
+			return "–"
+		}
+		s += fmt.Sprintf(" · GPU %s, %s busy, %s, %s (rail), %d processes", field(matrix.FieldSMClock, "MHz", 1), field(matrix.FieldUtilization, "%", 1),
+			field(matrix.FieldTemperature, "°C", 1), field(matrix.FieldPower, "W", 1000), len(g.Processes))
+		if r := g.Fields[matrix.FieldEventReasons]; r.Value.Or(0) != 0 {
+			s += fmt.Sprintf(", event bits %#x", r.Value.Or(0))
+		}
+	}
+	if h, ok := x.Holder.Get(); ok {
+		s += fmt.Sprintf(" · held by PID %d (%s)", h.PID, h.Name)
+	}
+	return s
+}
