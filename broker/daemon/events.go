@@ -159,6 +159,13 @@ func (e *events) watch(ctx context.Context, after int, send func(proto.Message) 
 	}
 }
 
+// length is the number of the last change.
+func (e *events) length() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.list)
+}
+
 // after is the number that a resume token stands for.
 func (e *events) after(tok string) (int, error) {
 	if tok == "" {

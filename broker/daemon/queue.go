@@ -134,7 +134,7 @@ func (q *queue) create(req service.Request, requestID, digest string, wait time.
 }
 
 // resume takes a run that stopped in again; info is its entry in the listing.
-func (q *queue) resume(info service.RunInfo, wait time.Duration) (*brokerv1.Run, error) {
+func (q *queue) resume(info service.RunInfo, wait time.Duration) (*brokerv1.ResumeRunResponse, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	j := q.jobs[info.Name]
@@ -155,7 +155,7 @@ func (q *queue) resume(info service.RunInfo, wait time.Duration) (*brokerv1.Run,
 	if err := q.admit(j, wait); err != nil {
 		return nil, err
 	}
-	return q.run(j, nil), nil
+	return &brokerv1.ResumeRunResponse{Run: q.run(j, nil), ResumeToken: new(token(j.Name, j.log.length()-1))}, nil
 }
 
 func (q *queue) room() error {

@@ -114,11 +114,7 @@ func (s *runServer) ResumeRun(ctx context.Context, r *brokerv1.ResumeRunRequest)
 	if err != nil {
 		return nil, err
 	}
-	run, err := s.q.resume(*info, wait)
-	if err != nil {
-		return nil, err
-	}
-	return &brokerv1.ResumeRunResponse{Run: run}, nil
+	return s.q.resume(*info, wait)
 }
 
 func (s *runServer) GetRun(ctx context.Context, r *brokerv1.GetRunRequest) (*brokerv1.GetRunResponse, error) {
@@ -331,4 +327,3 @@ func (s *runServer) AuditRun(ctx context.Context, r *brokerv1.AuditRunRequest) (
 	}
 	return service.ToAudit(a), nil
 }
-

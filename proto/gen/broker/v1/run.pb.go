@@ -689,7 +689,9 @@ func (x *ResumeRunRequest) GetWaitLimit() *durationpb.Duration {
 type ResumeRunResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The run.
-	Run           *Run `protobuf:"bytes,1,opt,name=run" json:"run,omitempty"`
+	Run *Run `protobuf:"bytes,1,opt,name=run" json:"run,omitempty"`
+	// Give it to WatchRun to see what happens from here on, and not what happened before.
+	ResumeToken   *string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -729,6 +731,13 @@ func (x *ResumeRunResponse) GetRun() *Run {
 		return x.Run
 	}
 	return nil
+}
+
+func (x *ResumeRunResponse) GetResumeToken() string {
+	if x != nil && x.ResumeToken != nil {
+		return *x.ResumeToken
+	}
+	return ""
 }
 
 // GetRunRequest names a run.
@@ -2110,9 +2119,10 @@ const file_broker_v1_run_proto_rawDesc = "" +
 	"\x10ResumeRunRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x128\n" +
 	"\n" +
-	"wait_limit\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\twaitLimit\"5\n" +
+	"wait_limit\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\twaitLimit\"X\n" +
 	"\x11ResumeRunResponse\x12 \n" +
-	"\x03run\x18\x01 \x01(\v2\x0e.broker.v1.RunR\x03run\"#\n" +
+	"\x03run\x18\x01 \x01(\v2\x0e.broker.v1.RunR\x03run\x12!\n" +
+	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\"#\n" +
 	"\rGetRunRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"2\n" +
 	"\x0eGetRunResponse\x12 \n" +

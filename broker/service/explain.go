@@ -1,0 +1,20 @@
+package service
+
+import (
+	"context"
+	"io"
+)
+
+// ExplainCells writes why the cells of a run that Cells finds have their verdict.
+func (s *Service) ExplainCells(ctx context.Context, w io.Writer, run string, words []string, look Look) error {
+	cells, err := s.Cells(ctx, run, words)
+	if err != nil {
+		return err
+	}
+	for _, c := range cells {
+		if err := Explain(w, c, look); err != nil {
+			return err
+		}
+	}
+	return nil
+}
