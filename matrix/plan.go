@@ -197,7 +197,8 @@ type Plan struct {
 	Agreements []Agreement       `json:"agreements"`
 	Refusals   []Refusal         `json:"refusals"`
 	LeftOut    []LeftOut         `json:"left_out,omitempty"`
-	Absent     map[string]string `json:"absent,omitempty"` // instances that were asked for and cannot take part, with why
+	Absent     map[string]string `json:"absent,omitempty"`  // instances that were asked for and cannot take part, with why
+	Ungated    map[string]string `json:"ungated,omitempty"` // arm key → why the arm's last gate was not passed
 	Cost       Cost              `json:"cost"`
 }
 

@@ -16,6 +16,8 @@ func (a *app) commands() []*cobra.Command {
 		a.modelsCommand(),
 		a.inspectCommand(),
 		a.preflightCommand(),
+		a.pinsCommand(),
+		a.gateCommand(),
 		a.auditCommand(),
 		a.corpusCommand(),
 		a.doctorCommand(),

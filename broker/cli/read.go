@@ -24,7 +24,7 @@ func (a *app) resumeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s, err := a.service()
+			s, err := a.backend()
 			if err != nil {
 				return err
 			}
@@ -50,7 +50,7 @@ func (a *app) reportCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s, err := a.service()
+			s, err := a.backend()
 			if err != nil {
 				return err
 			}
@@ -81,20 +81,11 @@ every cell whose name contains all words given is explained.`,
 		Example: "  broker explain --run RUN ours:vllm c8 output_tok_s",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			s, err := a.service()
+			s, err := a.backend()
 			if err != nil {
 				return err
 			}
-			cells, err := s.Cells(c.Context(), run, args)
-			if err != nil {
-				return err
-			}
-			for _, cell := range cells {
-				if err := service.Explain(a.Stdout, cell, a.look()); err != nil {
-					return err
-				}
-			}
-			return nil
+			return s.ExplainCells(c.Context(), a.Stdout, run, args, a.look())
 		},
 	}
 	c.Flags().StringVar(&run, "run", "", "the run (default: the newest)")
@@ -109,7 +100,7 @@ func (a *app) runsCommand() *cobra.Command {
 		Short:   "List the runs on this machine, newest first",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			s, err := a.service()
+			s, err := a.backend()
 			if err != nil {
 				return err
 			}
@@ -124,11 +115,19 @@ func (a *app) runsCommand() *cobra.Command {
 				fmt.Fprintln(a.Stdout, "no runs yet; broker matrix --model MODEL makes one")
 				return nil
 			}
-			return a.table("RUN\tMODEL\tPROFILE\tBOX\tSTATE\tLOADS", func(w io.Writer) {
+			if err := a.table("RUN\tMODEL\tPROFILE\tBOX\tSTATE\tLOADS", func(w io.Writer) {
 				for _, r := range runs {
 					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d/%d\n", r.Name, r.Model, r.Profile, r.Box, r.State, r.Loads, r.Planned)
 				}
-			})
+			}); err != nil {
+				return err
+			}
+			for _, r := range runs {
+				for _, m := range r.Marks {
+					fmt.Fprintf(a.Stdout, "%s: %s\n", r.Name, m)
+				}
+			}
+			return nil
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -139,7 +138,7 @@ func (a *app) completeRuns(c *cobra.Command, args []string, _ string) ([]string,
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	s, err := a.service()
+	s, err := a.backend()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -46,36 +46,43 @@ type PreflightRequest struct {
 // Preflight lets each instance open its artifacts once, answer and stop, and keeps what came of it. An engine that fails is
 // a record; an error is a question that makes no sense, or a record that could not be made.
 func (s *Service) Preflight(ctx context.Context, q PreflightRequest, on func(Event)) ([]Preflight, error) {
+	var out []Preflight
+	err := s.each(ctx, "preflight", q, func(m *member, model matrix.Model, a matrix.Artifact) error {
+		p, err := s.preflight(ctx, m, model, a, on)
+		out = append(out, p)
+		return err
+	})
+	return out, err
+}
+
+// each calls f for every instance and artifact that are asked for, one after the other, while this process holds the box.
+func (s *Service) each(ctx context.Context, who string, q PreflightRequest, f func(*member, matrix.Model, matrix.Artifact) error) error {
 	t, err := s.team(ctx, Request{Engines: q.Engines})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer t.close()
-	if err := (Planned{Plan: matrix.Plan{Groups: make([]matrix.Group, 1)}, Missing: t.missing()}).Runnable(); err != nil {
-		return nil, err
+	if missing := t.missing(); len(missing) > 0 {
+		return Planned{Plan: matrix.Plan{Groups: make([]matrix.Group, 1)}, Missing: missing}.Runnable()
 	}
 	model, err := s.model(ctx, q.Model)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var out []Preflight
-	err = s.alone(ctx, t, "preflight", func() error {
+	return s.alone(ctx, t, who, func() error {
 		for _, m := range t.members {
 			list, err := s.targets(t, m, model, q.Quant)
 			if err != nil {
 				return err
 			}
 			for _, a := range list {
-				p, err := s.preflight(ctx, m, model, a, on)
-				if err != nil {
+				if err := f(m, model, a); err != nil {
 					return err
 				}
-				out = append(out, p)
 			}
 		}
 		return nil
 	})
-	return out, err
 }
 
 // targets are the artifacts that a member is asked to open. Naming one asks whatever the catalog says: a preflight is what
@@ -170,6 +177,9 @@ func (s *Service) proof(m *member, a matrix.Artifact) (at time.Time, what string
 	var p Preflight
 	if found, err := s.find("preflights", key, &p); err == nil && found {
 		at, what, ok = p.At, "preflight", p.OK()
+	}
+	if g, found := s.lastGate(m, a); found && g.OK() && g.At.After(at) {
+		at, what, ok = g.At, "gate", true
 	}
 	return at, what, ok && s.now().Sub(at) <= s.cfg.Evidence
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"enginebroker/matrix"
 )
@@ -28,6 +29,25 @@ func (s *Service) load(kind, key string, v any) (bool, error) {
 		return false, fmt.Errorf("%s: %w; remove the file, it will be made again", path, err)
 	}
 	return true, nil
+}
+
+// entries calls fn with the key of every entry of a kind.
+func (s *Service) entries(kind string, fn func(key string) error) error {
+	files, err := os.ReadDir(filepath.Join(s.state, kind))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if key, ok := strings.CutSuffix(f.Name(), ".json"); ok {
+			if err := fn(key); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // save writes an entry so that it is there whole or not at all.

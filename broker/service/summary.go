@@ -33,6 +33,7 @@ type RunInfo struct {
 	Loads     int       `json:"loads"`
 	Planned   int       `json:"planned"`
 	Updated   time.Time `json:"updated"`
+	Marks     []string  `json:"marks,omitempty"` // what happened since to something the run rests on
 }
 
 // summaryFile lies beside the ledger. It is written anew at every change of state and is no evidence.
@@ -42,13 +43,30 @@ const summaryFile = "summary.json"
 func (s *Service) summarise(led *ledger.Run, state, next string) {
 	info := describeRun(led, state, next)
 	info.Updated = s.now().UTC()
-	data, err := json.Marshal(info)
-	if err == nil {
-		err = writeWhole(filepath.Join(led.Dir(), summaryFile), func(f *os.File) error { _, err := f.Write(data); return err })
-	}
-	if err != nil {
+	old, _ := listed(led.Dir())
+	info.Marks = old.Marks
+	if err := writeSummary(led.Dir(), info); err != nil {
 		s.log.Warn("run summary not written: " + err.Error())
 	}
+}
+
+func writeSummary(dir string, info RunInfo) error {
+	data, err := json.Marshal(info)
+	if err != nil {
+		return err
+	}
+	return writeWhole(filepath.Join(dir, summaryFile), func(f *os.File) error { _, err := f.Write(data); return err })
+}
+
+// mark adds a line to a run's listing entry, once.
+func (s *Service) mark(run, text string) error {
+	dir := filepath.Join(s.runs, run)
+	info, ok := listed(dir)
+	if !ok || slices.Contains(info.Marks, text) {
+		return nil
+	}
+	info.Marks = append(info.Marks, text)
+	return writeSummary(dir, info)
 }
 
 func describeRun(led *ledger.Run, state, next string) RunInfo {
@@ -95,10 +113,16 @@ func (s *Service) Runs(ctx context.Context) ([]RunInfo, error) {
 	return out, nil
 }
 
-func readSummary(dir string) (RunInfo, bool) {
-	var info RunInfo
+// listed is the listing entry of a run.
+func listed(dir string) (info RunInfo, ok bool) {
 	data, err := os.ReadFile(filepath.Join(dir, summaryFile))
-	if err == nil && json.Unmarshal(data, &info) == nil && info.Name == filepath.Base(dir) {
+	ok = err == nil && json.Unmarshal(data, &info) == nil && info.Name == filepath.Base(dir)
+	return info, ok
+}
+
+func readSummary(dir string) (RunInfo, bool) {
+	info, ok := listed(dir)
+	if ok {
 		return info, true
 	}
 	led, _, err := ledger.Read(dir)

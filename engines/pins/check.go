@@ -154,3 +154,15 @@ func Runs(p Pin, d matrix.Description) error {
 func DoesNotRun(p Pin, failure *matrix.StartFailure) error {
 	return &Unrunnable{p.Name, failure.Error(), p.Copy}
 }
+
+// Lines prints what is expected, one field a line.
+func (e Expect) Lines() []string {
+	var out []string
+	for _, f := range e.fields() {
+		out = append(out, fmt.Sprintf("%-24s %s", f.name, f.want))
+	}
+	for _, id := range slices.Sorted(maps.Keys(e.Artifacts)) {
+		out = append(out, fmt.Sprintf("%-24s %s", "artifacts."+id, e.Artifacts[id]))
+	}
+	return out
+}

@@ -288,3 +288,23 @@ func TestClaims(t *testing.T) {
 		}
 	}
 }
+
+// A pin made of what runs is met by what runs, and takes no claim and no doubt into its expectations.
+func TestExpectOf(t *testing.T) {
+	seen := func(name, value string) matrix.Fact {
+		return matrix.Fact{Name: name, Value: value, Where: "x", Standing: matrix.Observed}
+	}
+	facts := matrix.Facts{
+		{Name: matrix.FactEngine, Value: "vllm", Standing: matrix.Claimed}, seen(matrix.FactVersion, "0.32.0+cpu"), {Name: matrix.FactCommit, Value: "abc", Standing: matrix.Claimed},
+		seen("package.vllm", "0.32.0"), seen("package.torch", "2.13.0"), seen("package.requests", "2.0"), seen("package.torch.origin", "https://x"),
+		seen("package.triton", "3.1"), seen("package.triton", "3.2"), seen(matrix.FactBuild, "b1"), seen(matrix.FactBackend, "_C.abi3.so"),
+	}
+	got := ExpectOf(facts)
+	want := Expect{Version: "0.32.0+cpu", Distribution: Distribution{Name: "vllm", Version: "0.32.0"}, Packages: map[string]string{"torch": "2.13.0"}, Build: "b1", Backend: "_C.abi3.so"}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	if c := Check(Pin{Name: "p", Engine: "vllm", Expect: got}, facts); !c.OK {
+		t.Error(Describe(c))
+	}
+}

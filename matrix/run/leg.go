@@ -69,7 +69,7 @@ func (l *load) leg(ctx context.Context, p matrix.Point) (last bool, err error) {
 		rec.Repetitions = []matrix.Repetition{{Planned: p.Requests}}
 	}
 	files.Clocks = l.window(&rec, heads)
-	l.after(ctx, &rec, before)
+	ours := l.after(ctx, &rec, before)
 	if !rec.Died && !rec.Hung {
 		c, err := l.canary(ctx, "after:"+p.ID)
 		if err != nil {
@@ -79,7 +79,7 @@ func (l *load) leg(ctx context.Context, p matrix.Point) (last bool, err error) {
 		rec.Canaries = append(rec.Canaries, c)
 	}
 	rec.EndUTC = l.Now().UTC()
-	return rec.Died || rec.Hung || rec.PrintEnd != rec.ArmPrint, l.put(rec, p, files)
+	return rec.Died || rec.Hung || !ours || rec.PrintEnd != rec.ArmPrint, l.put(rec, p, files)
 }
 
 func (l *load) repetitions() int {
@@ -150,14 +150,14 @@ func (l *load) window(rec *matrix.LegRecord, heads [][2]int64) ledger.Writer {
 	return raw
 }
 
-// after asks the server what it is now and what its counters moved.
-func (l *load) after(ctx context.Context, rec *matrix.LegRecord, before matrix.State) {
+// after asks the server what it is now and what its counters moved. It reports whether what runs still is what is pinned.
+func (l *load) after(ctx context.Context, rec *matrix.LegRecord, before matrix.State) bool {
 	now, err := l.engine.Observe(ctx)
 	rec.MethodEnd = rec.MethodID
 	rec.Env.BootIDEnd = l.Box.BootID()
 	if err != nil {
 		rec.Missing = append(rec.Missing, "state after the leg: "+err.Error())
-		return
+		return true
 	}
 	rec.Died = !now.Alive
 	rec.PrintEnd = now.Print
@@ -172,6 +172,7 @@ func (l *load) after(ctx context.Context, rec *matrix.LegRecord, before matrix.S
 	}
 	rec.Counter = matrix.Some(matrix.CounterDelta{Generated: delta(before.Generated, now.Generated), Cached: delta(before.CachedTokens, now.CachedTokens),
 		Drafted: delta(before.DraftedTokens, now.DraftedTokens), Accepted: delta(before.AcceptedTokens, now.AcceptedTokens)})
+	return rec.Died || l.pinned(matrix.Ready{Facts: now.Facts})
 }
 
 func delta(a, b matrix.Opt[int64]) matrix.Opt[int64] {

@@ -128,10 +128,8 @@ func (l *load) run(ctx context.Context) error {
 // identity compares what runs with the pin, with the arm's first load, and with what the workload needs. A mismatch ends
 // the load before anything is timed.
 func (l *load) identity() bool {
-	l.rec.Pin = l.CheckPin(l.arm, l.ready)
-	if p, ok := l.rec.Pin.Get(); ok && !p.OK {
-		// What runs will not match at the next load either.
-		return l.refuse(fmt.Sprintf("identity: pin %s does not match: %s", p.Pin, mismatches(p.Mismatch)), true)
+	if !l.pinned(l.ready) {
+		return false
 	}
 	if first, ok := l.prints[l.arm.Key]; !ok {
 		l.prints[l.arm.Key] = l.ready.Print
@@ -148,6 +146,17 @@ func (l *load) identity() bool {
 		}
 	}
 	return true
+}
+
+// pinned compares what runs with the arm's pin, before anything is timed and after each leg.
+func (l *load) pinned(now matrix.Ready) bool {
+	l.rec.Pin = l.CheckPin(l.arm, now)
+	p, ok := l.rec.Pin.Get()
+	if !ok || p.OK {
+		return true
+	}
+	// What runs will not match at the next load either.
+	return l.refuse(fmt.Sprintf("identity: pin %s does not match: %s", p.Pin, mismatches(p.Mismatch)), true)
 }
 
 func mismatches(ms []matrix.PinMismatch) string {

@@ -126,6 +126,43 @@ func TestPinMismatchEndsTheLoadBeforeTiming(t *testing.T) {
 	})
 }
 
+// Issue 5: a pin is checked again after each leg; the leg that ran on something else is kept as evidence and is the last.
+func TestPinIsCheckedAfterEachLeg(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld()
+		c := w.config(plan(1))
+		checks := map[string]int{}
+		c.CheckPin = func(arm matrix.Arm, _ matrix.Ready) matrix.Opt[matrix.PinCheck] {
+			checks[arm.Label]++
+			return matrix.Some(matrix.PinCheck{Pin: "p", OK: arm.Label == "b" || checks[arm.Label] == 1})
+		}
+		if err := Run(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		legs := map[string]int{}
+		for _, l := range w.legs {
+			if l.Note == "" {
+				legs[l.ID.Arm]++
+			}
+		}
+		loads := 0
+		for _, l := range w.loads {
+			p, ok := l.Pin.Get()
+			if l.ArmKey == "kb" {
+				loads++
+			} else if ok && p.OK {
+				t.Errorf("load %s ended with its pin met", l.ID)
+			}
+		}
+		if w.starts["a"] != 1 || legs["a"] != 1 {
+			t.Errorf("a ran %d loads and %d legs after its pin was not met any more", w.starts["a"], legs["a"])
+		}
+		if checks["b"] != loads*3 {
+			t.Errorf("b was checked %d times in %d loads of two legs", checks["b"], loads)
+		}
+	})
+}
+
 func TestChangedPrintAndGrantedLimitsEndTheLoad(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(r *matrix.Ready, n int)

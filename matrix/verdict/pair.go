@@ -116,6 +116,9 @@ func (p *pairing) arm(x *index, a matrix.Arm, key armKey) {
 	if a.Status != matrix.StatusOK {
 		p.add(x, matrix.NotPreflighted, fmt.Sprintf("%s: %s is %s", a.Label, a.Artifact, a.Status))
 	}
+	if why := x.in.Plan.Ungated[a.Key]; why != "" {
+		p.add(x, matrix.CanaryFailed, a.Label+": "+why)
+	}
 	if a.Simulated || x.in.Profile.Certifies == matrix.Simulated {
 		p.add(x, matrix.Simulated, a.Label+" is simulated")
 	}
