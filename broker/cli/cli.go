@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"enginebroker/broker/daemon"
 	"enginebroker/broker/service"
 )
 
@@ -39,6 +40,9 @@ type app struct {
 	runs   string
 	log    string
 	server string
+	tls    daemon.TLS
+
+	closers []io.Closer // connections, open as long as the invocation
 }
 
 // Run executes one command line and returns its exit code.
@@ -50,6 +54,9 @@ func Run(ctx context.Context, env Env) int {
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
 	err := root.ExecuteContext(ctx)
+	for _, c := range a.closers {
+		c.Close()
+	}
 	if err == nil {
 		return ExitOK
 	}
@@ -85,6 +92,9 @@ Exit codes:
 	f.StringVar(&a.runs, "runs", "", "folder of runs (default ./runs)")
 	f.StringVar(&a.log, "log", "warn", "log level on standard error: debug, info, warn, error")
 	f.StringVar(&a.server, "server", "", "ask a daemon instead of working here: unix:///path or host:port")
+	f.StringVar(&a.tls.Cert, "tls-cert", "", "certificate of this side, for TCP")
+	f.StringVar(&a.tls.Key, "tls-key", "", "its key")
+	f.StringVar(&a.tls.CA, "tls-ca", "", "certificate authority that the other side's certificate must come from")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%v", err) })
 	root.AddGroup(
 		&cobra.Group{ID: "run", Title: "Measure:"},
@@ -100,8 +110,11 @@ Exit codes:
 	return root
 }
 
-// service opens the service for a command.
+// service opens the service of this machine.
 func (a *app) service() (*service.Service, error) {
+	if a.server != "" {
+		return nil, usage("this command works on this machine alone; leave --server out")
+	}
 	log, err := a.logger()
 	if err != nil {
 		return nil, err

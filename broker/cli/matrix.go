@@ -88,7 +88,7 @@ drops the leg in flight, stops the engines and says how to resume.`,
 			if err != nil {
 				return err
 			}
-			s, err := a.service()
+			s, err := a.backend()
 			if err != nil {
 				return err
 			}
@@ -133,7 +133,7 @@ func (a *app) planCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s, err := a.service()
+			s, err := a.backend()
 			if err != nil {
 				return err
 			}

@@ -19,7 +19,7 @@ func (a *app) auditCommand() *cobra.Command {
 		Short:   "Derive every number and verdict of a run again from its evidence, and fail on any difference",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			s, err := a.service()
+			s, err := a.backend()
 			if err != nil {
 				return err
 			}
@@ -56,7 +56,7 @@ func (a *app) inspectCommand() *cobra.Command {
 		Short:   "Say what the files of an artifact really hold: a path, or hf:ORG/NAME@REVISION in the local cache",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			s, err := a.service()
+			s, err := a.backend()
 			if err != nil {
 				return err
 			}

@@ -15,7 +15,7 @@ func (a *app) enginesCommand() *cobra.Command {
 		GroupID: "who",
 		Short:   "Say what each configured engine is, opens and refuses, and what was looked for where one is not installed",
 		RunE: func(c *cobra.Command, args []string) error {
-			s, err := a.service()
+			s, err := a.backend()
 			if err != nil {
 				return err
 			}
@@ -79,11 +79,14 @@ func (a *app) modelsCommand() *cobra.Command {
 		Short:   "List the models of the catalog and the artifacts of each",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			s, err := a.service()
+			s, err := a.backend()
 			if err != nil {
 				return err
 			}
-			models := s.Models()
+			models, err := s.ListModels(c.Context())
+			if err != nil {
+				return err
+			}
 			if asJSON {
 				return a.json(models)
 			}

@@ -93,8 +93,8 @@ func measuring(err error) (delay time.Duration, ok bool) {
 	return max(delay, 100*time.Millisecond), ok
 }
 
-// Models lists the catalog.
-func (c *Client) Models(ctx context.Context) ([]service.CatalogModel, error) {
+// ListModels lists the catalog.
+func (c *Client) ListModels(ctx context.Context) ([]service.CatalogModel, error) {
 	r, err := c.catalog.ListModels(ctx, &brokerv1.ListModelsRequest{})
 	if err != nil {
 		return nil, service.FromStatus(err)

@@ -82,6 +82,8 @@ type Options struct {
 	Resume bool
 	// Ready is called once calls are answered. It may be nil.
 	Ready func()
+	// Drain is called once the daemon takes nothing in any more. It may be nil.
+	Drain func()
 	// Status is called with a line about what the daemon does. It may be nil.
 	Status func(string)
 }
@@ -119,6 +121,9 @@ func Serve(ctx context.Context, b Broker, o Options) error {
 	}
 	o.Log.Info("draining")
 	hs.Shutdown()
+	if o.Drain != nil {
+		o.Drain()
+	}
 	q.drain()
 	stopRuns()
 	<-ran

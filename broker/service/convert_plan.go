@@ -13,7 +13,7 @@ import (
 
 // ToSpec is the message of a request.
 func ToSpec(q Request) (*brokerv1.RunSpec, error) {
-	out := &brokerv1.RunSpec{Model: text(ModelPrefix + q.Model), Profile: text(q.Profile), Quant: text(q.Quant), Workload: text(q.Workload), Points: q.Points, Seed: opt(q.Seed)}
+	out := &brokerv1.RunSpec{Model: text(ModelPrefix + q.Model), Profile: text(q.Profile), Quant: text(q.Quant), Workload: text(q.Workload), Points: q.Points, Seed: opt(q.Seed), AcceptLikelyVoid: flag(q.AcceptLikelyVoid)}
 	for _, e := range q.Engines {
 		out.Engines = append(out.Engines, EnginePrefix+e)
 	}
@@ -33,7 +33,7 @@ func ToSpec(q Request) (*brokerv1.RunSpec, error) {
 // SpecOf is the request of a message. Every field that cannot be used is in its error.
 func SpecOf(m *brokerv1.RunSpec) (Request, error) {
 	var bad FieldErrors
-	q := Request{Profile: m.GetProfile(), Quant: m.GetQuant(), Workload: m.GetWorkload(), Points: m.GetPoints()}
+	q := Request{Profile: m.GetProfile(), Quant: m.GetQuant(), Workload: m.GetWorkload(), Points: m.GetPoints(), AcceptLikelyVoid: m.GetAcceptLikelyVoid()}
 	if m != nil {
 		q.Seed = optOf(m.Seed)
 	}

@@ -44,9 +44,11 @@ type RunSpec struct {
 	// Seed of the schedule. Absent: drawn, and shown in the plan.
 	Seed *uint64 `protobuf:"varint,8,opt,name=seed" json:"seed,omitempty"`
 	// What does not fit this time is left out, openly. Absent: no limit.
-	Budget        *durationpb.Duration `protobuf:"bytes,9,opt,name=budget" json:"budget,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Budget *durationpb.Duration `protobuf:"bytes,9,opt,name=budget" json:"budget,omitempty"`
+	// Run although the clock of the GPU is not pinned; most legs will be void (docs/protocol.md §4.7).
+	AcceptLikelyVoid *bool `protobuf:"varint,10,opt,name=accept_likely_void,json=acceptLikelyVoid" json:"accept_likely_void,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *RunSpec) Reset() {
@@ -140,6 +142,13 @@ func (x *RunSpec) GetBudget() *durationpb.Duration {
 		return x.Budget
 	}
 	return nil
+}
+
+func (x *RunSpec) GetAcceptLikelyVoid() bool {
+	if x != nil && x.AcceptLikelyVoid != nil {
+		return *x.AcceptLikelyVoid
+	}
+	return false
 }
 
 // Plan is what will be measured.
@@ -1129,7 +1138,7 @@ var File_broker_v1_plan_proto protoreflect.FileDescriptor
 
 const file_broker_v1_plan_proto_rawDesc = "" +
 	"\n" +
-	"\x14broker/v1/plan.proto\x12\tbroker.v1\x1a\x14broker/v1/fact.proto\x1a\x1egoogle/protobuf/duration.proto\"\x8b\x02\n" +
+	"\x14broker/v1/plan.proto\x12\tbroker.v1\x1a\x14broker/v1/fact.proto\x1a\x1egoogle/protobuf/duration.proto\"\xb9\x02\n" +
 	"\aRunSpec\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x18\n" +
 	"\aprofile\x18\x02 \x01(\tR\aprofile\x12\x14\n" +
@@ -1139,7 +1148,9 @@ const file_broker_v1_plan_proto_rawDesc = "" +
 	"\bworkload\x18\x06 \x01(\tR\bworkload\x12\x16\n" +
 	"\x06points\x18\a \x03(\tR\x06points\x12\x12\n" +
 	"\x04seed\x18\b \x01(\x04R\x04seed\x121\n" +
-	"\x06budget\x18\t \x01(\v2\x19.google.protobuf.DurationR\x06budget\"\xa3\x06\n" +
+	"\x06budget\x18\t \x01(\v2\x19.google.protobuf.DurationR\x06budget\x12,\n" +
+	"\x12accept_likely_void\x18\n" +
+	" \x01(\bR\x10acceptLikelyVoid\"\xa3\x06\n" +
 	"\x04Plan\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x18\n" +

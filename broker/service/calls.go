@@ -5,6 +5,11 @@ import (
 	"io"
 )
 
+// These have one form for callers here and callers through a daemon.
+
+// ListModels lists the catalog.
+func (s *Service) ListModels(context.Context) ([]CatalogModel, error) { return s.Models(), nil }
+
 // ExplainCells writes why the cells of a run that Cells finds have their verdict.
 func (s *Service) ExplainCells(ctx context.Context, w io.Writer, run string, words []string, look Look) error {
 	cells, err := s.Cells(ctx, run, words)
