@@ -37,7 +37,7 @@ var exitWords = []struct {
 	{ExitVoid, "a cell is VOID"},
 	{ExitWithheld, "a cell is WITHHELD or NOT_REPRODUCED"},
 	{ExitIdentity, "what runs is not what its pin says"},
-	{ExitNotInstalled, "an engine that was asked for is not installed"},
+	{ExitNotInstalled, "an engine that was asked for is not installed or its plugin cannot be used"},
 	{ExitRequire, "the level asked for with --require was not reached"},
 	{ExitEvidence, "evidence is missing, edited or does not give the numbers of the report"},
 	{ExitBusy, "another broker holds this box or this run"},

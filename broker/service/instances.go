@@ -18,6 +18,9 @@ import (
 	"enginebroker/matrix/negotiate"
 )
 
+// pluginEnv names the variables by which engines are found where no setting says where they are.
+var pluginEnv = []string{"VLLM", "SGLANG", "LLAMA_SERVER", "VLLMCPP_SERVER", "HF_HOME", "HF_HUB_CACHE"}
+
 // closeLimit is how long a plugin may take to end after its engine is gone.
 const closeLimit = 10 * time.Second
 
@@ -72,7 +75,7 @@ func (s *Service) describe(ctx context.Context, m *member, plugins []host.Plugin
 		}
 		return
 	}
-	in, err := host.Launch(ctx, host.Config{Plugin: plugins[i], Label: m.Label, Pin: m.Checksum, Settings: m.settings(), Log: s.log})
+	in, err := host.Launch(ctx, host.Config{Plugin: plugins[i], Label: m.Label, Pin: m.Checksum, Settings: m.settings(), Env: pluginEnv, Log: s.log})
 	if err != nil {
 		m.err = err
 		return
@@ -161,7 +164,9 @@ func (t *team) missing() map[string][]string {
 		case m.err != nil:
 			out[m.Label] = []string{m.err.Error()}
 		case !m.desc.Installed:
-			out[m.Label] = m.desc.LookedFor
+			for _, l := range m.desc.LookedFor {
+				out[m.Label] = append(out[m.Label], "looked for "+l)
+			}
 		}
 	}
 	return out

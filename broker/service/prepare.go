@@ -61,17 +61,17 @@ func (p Planned) Seed() (uint64, error) { return strconv.ParseUint(p.Plan.Seed, 
 // Runnable says why a plan cannot be run here and now; nil if it can.
 func (p Planned) Runnable() error {
 	switch {
-	case len(p.Plan.Groups) == 0:
-		return fail(CauseNotComparable, "", "no pair is comparable: every pair is refused, with its reason, in the plan above")
 	case len(p.Missing) > 0:
 		var b []byte
 		for _, label := range sortedKeys(p.Missing) {
 			b = fmt.Appendf(b, "\n  %s", label)
 			for _, l := range p.Missing[label] {
-				b = fmt.Appendf(b, "\n    looked for %s", l)
+				b = fmt.Appendf(b, "\n    %s", l)
 			}
 		}
-		return fail(CauseNotInstalled, "install what is missing, name where it is in broker.yaml, or leave it out with --engines", "the plan above cannot run, some engines are not here:%s", b)
+		return fail(CauseNotInstalled, "install what is missing, mend its settings in broker.yaml, or leave it out with --engines", "the plan above cannot run, some engines are not here or cannot be used:%s", b)
+	case len(p.Plan.Groups) == 0:
+		return fail(CauseNotComparable, "", "no pair is comparable: every pair is refused, with its reason, in the plan above")
 	case len(p.NoFiles) > 0:
 		var b []byte
 		for _, id := range slices.Sorted(slices.Values(p.NoFiles)) {
