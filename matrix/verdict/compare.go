@@ -134,3 +134,39 @@ func Published(s Session) ([]matrix.CellReason, error) {
 		Detail: fmt.Sprintf("the stated arms give %.4f, not %.4f: off by %.2f %%, %.2f %% allowed", k.Recomputed, stated, 100*math.Expm1(k.LogGap), 100*math.Expm1(k.Tolerance)),
 		Next:   "ask the source which of its three figures is wrong"}}, nil
 }
+
+// CellSession is one cell with the session behind it, where its verdict allows figures to be shown.
+type CellSession struct {
+	Cell    matrix.Cell
+	Session matrix.Opt[Session]
+}
+
+// Sessions judges a run and gives, for every primary cell that may show its medians, the figures of its primary grid. A cell
+// that may not, and one whose own grids disagree, has no session: its numbers go nowhere.
+func Sessions(in Input) ([]CellSession, error) {
+	x, drafts, err := prepared(in)
+	if err != nil {
+		return nil, fmt.Errorf("sessions: %w", err)
+	}
+	var out []CellSession
+	for _, c := range drafts {
+		if !c.metric.Primary {
+			continue
+		}
+		cell, err := x.cell(c)
+		if err != nil {
+			return nil, fmt.Errorf("sessions: cell %s: %w", cell.ID, err)
+		}
+		s := CellSession{Cell: cell}
+		if cell.Verdict <= matrix.Inconclusive && cell.Numbers.Present() {
+			a, err1 := FiguresOf(c.primary.a)
+			b, err2 := FiguresOf(c.primary.b)
+			if err := cmp.Or(err1, err2); err != nil {
+				return nil, fmt.Errorf("sessions: cell %s: %w", cell.ID, err)
+			}
+			s.Session = matrix.Some(Session{MethodID: in.Plan.MethodID, A: a, B: b, D: c.primary.d})
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}

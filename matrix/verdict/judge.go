@@ -10,24 +10,11 @@ import (
 // Judge turns the evidence of a run into its cells. Equal input gives an equal result, whatever the order of loads and
 // legs. Evidence that does not belong to the plan is an error that names it.
 func Judge(in Input) (Result, error) {
-	if !slices.Contains([]AA{AAPass, AAFail, AAMissing}, in.AA) {
-		return Result{}, fmt.Errorf("judge: A/A evidence %q: pass, fail or missing", in.AA)
-	}
-	in.Metrics = slices.Clone(in.Metrics) // whether one is primary is the plan's to say
-	if len(in.Grids) == 0 {
-		in.Grids = []Grid{{}} // nothing has run: every cell has no valid block
-	}
-	x, err := newIndex(in)
+	x, drafts, err := prepared(in)
 	if err != nil {
 		return Result{}, fmt.Errorf("judge: %w", err)
 	}
-	drafts, err := x.drafts()
-	if err != nil {
-		return Result{}, fmt.Errorf("judge: %w", err)
-	}
-	if err := correct(drafts); err != nil {
-		return Result{}, fmt.Errorf("judge: %w", err)
-	}
+	in = x.in
 	var res Result
 	shown := map[shownKey]bool{}
 	extend := map[int]bool{}
@@ -63,6 +50,26 @@ func Judge(in Input) (Result, error) {
 		}
 	}
 	return res, nil
+}
+
+// prepared indexes the evidence and makes the drafts of all cells, p values corrected.
+func prepared(in Input) (*index, []*draft, error) {
+	if !slices.Contains([]AA{AAPass, AAFail, AAMissing}, in.AA) {
+		return nil, nil, fmt.Errorf("A/A evidence %q: pass, fail or missing", in.AA)
+	}
+	in.Metrics = slices.Clone(in.Metrics) // whether one is primary is the plan's to say
+	if len(in.Grids) == 0 {
+		in.Grids = []Grid{{}} // nothing has run: every cell has no valid block
+	}
+	x, err := newIndex(in)
+	if err != nil {
+		return nil, nil, err
+	}
+	drafts, err := x.drafts()
+	if err != nil {
+		return nil, nil, err
+	}
+	return x, drafts, correct(drafts)
 }
 
 // drafts makes one draft for each pair × point × metric, in plan order, but for metrics that nothing there could measure.
