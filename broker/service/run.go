@@ -99,15 +99,18 @@ func (s *Service) Resume(ctx context.Context, name string, on func(Event)) (Outc
 	if err := sameArms(plan, t); err != nil {
 		return Outcome{}, err
 	}
-	ev, err := s.evidence(ctx, led)
-	if err != nil {
-		return Outcome{}, err
-	}
-	bx, done, err := s.box(ctx, "simulated", nil) // the boot id is the same whatever the profile
+	bx, done, err := s.box(ctx, simulatedBox, nil) // the boot id is the same whatever the profile
 	if err != nil {
 		return Outcome{}, err
 	}
 	done()
+	if err := s.recordFate(led, bx, func(text string) { on(Event{At: s.now(), Kind: "finding", Text: text}) }); err != nil {
+		return Outcome{}, err
+	}
+	ev, err := s.evidence(ctx, led)
+	if err != nil {
+		return Outcome{}, err
+	}
 	g, pr, err := next(plan, ev, bx.BootID())
 	if err != nil {
 		return Outcome{Run: filepath.Base(dir)}, err
@@ -171,6 +174,16 @@ func (s *Service) perform(ctx context.Context, t *team, led *ledger.Run, g matri
 		return Outcome{}, &Error{Cause: CauseBusy, Err: err}
 	}
 	defer lock.Release()
+	finding := func(text string) { on(Event{At: s.now(), Kind: "finding", Text: text}) }
+	s.others(ctx, bx, lock, name, finding)
+	if err := pinHeld(plan, bx); err != nil {
+		return Outcome{}, err
+	}
+	finished, err := bx.Begin(led.Dir(), "run "+name)
+	if err != nil {
+		return Outcome{}, err
+	}
+	defer finished()
 	g.BootID = bx.BootID()
 	base, err := bx.Baseline(ctx)
 	uncertified := ""

@@ -107,6 +107,7 @@ func (s *Service) Runs(ctx context.Context) ([]RunInfo, error) {
 			out = append(out, info)
 		}
 	}
+	s.unclosed(ctx, out)
 	slices.SortStableFunc(out, func(a, b RunInfo) int {
 		return cmp.Or(b.Updated.Compare(a.Updated), cmp.Compare(b.Name, a.Name))
 	})

@@ -50,7 +50,7 @@ func (b *Box) Begin(dir, name string) (end func() error, err error) {
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return nil, err
 	}
-	return func() error { return os.Remove(path) }, syncDir(dir)
+	return func() error { return Forget(dir) }, syncDir(dir)
 }
 
 // Unfinished reads the mark of a run directory; absent where the run ended or never began.
@@ -77,6 +77,9 @@ func (b *Box) Unfinished(dir string) (matrix.Opt[Unfinished], error) {
 	}
 	return matrix.Some(u), nil
 }
+
+// Forget removes the mark of a run that did not end, once its fate is on record.
+func Forget(dir string) error { return os.Remove(filepath.Join(dir, unfinishedName)) }
 
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
