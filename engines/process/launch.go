@@ -124,7 +124,7 @@ func (s Start) fail(t Tree, phase *phases, cause error) error {
 		f.Exit = matrix.Some(exit.Code)
 		if !typed {
 			f.Code, f.Message = CodeExited, fmt.Sprintf("the server ended before it was ready: %s", exit)
-			if exit.Signal != 0 {
+			if exit.Signal != 0 && !exit.crashed() { // a crash is the engine's own
 				f.Code = CodeKilled
 			}
 		}

@@ -93,11 +93,16 @@ type Exit struct {
 	OOM    bool           // its cgroup counted an OOM kill while it ran
 }
 
+// crashed reports a signal that a program brings on itself: no one killed it.
+func (e Exit) crashed() bool {
+	return slices.Contains([]syscall.Signal{syscall.SIGSEGV, syscall.SIGABRT, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGSYS}, e.Signal)
+}
+
 func (e Exit) String() string {
 	switch {
 	case e.Signal == 0:
 		return "exit code " + itoa(e.Code)
-	case slices.Contains([]syscall.Signal{syscall.SIGSEGV, syscall.SIGABRT, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGSYS}, e.Signal):
+	case e.crashed():
 		return signalName(e.Signal) + ", it crashed"
 	case e.ByUs:
 		return signalName(e.Signal) + ", sent by us"

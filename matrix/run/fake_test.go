@@ -28,6 +28,7 @@ type world struct {
 	next      []Next
 	pin       matrix.Opt[matrix.PinCheck]
 	putErr    error
+	guard     func(why string) // the box's memory guard, once an engine is watched
 }
 
 func newWorld() *world {
@@ -76,7 +77,8 @@ func (fakeBox) Settle(context.Context) (matrix.Env, error) {
 	return matrix.Env{BootIDStart: "boot"}, nil
 }
 func (fakeBox) Evict([]string) (matrix.Opt[int64], error) { return matrix.Some(int64(0)), nil }
-func (b fakeBox) Watch(context.Context, func() []int, func(string)) (Watch, error) {
+func (b fakeBox) Watch(_ context.Context, _ func() []int, stop func(string)) (Watch, error) {
+	b.w.guard = stop
 	return fakeWatch{}, nil
 }
 

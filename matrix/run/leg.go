@@ -155,6 +155,11 @@ func (l *load) after(ctx context.Context, rec *matrix.LegRecord, before matrix.S
 	now, err := l.engine.Observe(ctx)
 	rec.MethodEnd = rec.MethodID
 	rec.Env.BootIDEnd = l.Box.BootID()
+	if why := l.killed.Load(); why != nil { // whatever the engine says of itself now, or cannot say any more
+		rec.Died = true
+		rec.Env.KilledByHost = "the memory guard: " + *why
+		return true
+	}
 	if err != nil {
 		rec.Missing = append(rec.Missing, "state after the leg: "+err.Error())
 		return true
@@ -166,9 +171,6 @@ func (l *load) after(ctx context.Context, rec *matrix.LegRecord, before matrix.S
 	}
 	if rec.Died && len(l.ready.Processes) > 0 {
 		rec.Env.KilledByHost = l.watch.Killed(l.ready.Processes[0])
-		if why := l.killed.Load(); why != nil {
-			rec.Env.KilledByHost = "the memory guard: " + *why
-		}
 	}
 	rec.Counter = matrix.Some(matrix.CounterDelta{Generated: delta(before.Generated, now.Generated), Cached: delta(before.CachedTokens, now.CachedTokens),
 		Drafted: delta(before.DraftedTokens, now.DraftedTokens), Accepted: delta(before.AcceptedTokens, now.AcceptedTokens)})
@@ -195,6 +197,9 @@ func (l *load) newLeg(p matrix.Point) matrix.LegRecord {
 
 // put writes a leg before anything else happens, then lets the judge reduce it.
 func (l *load) put(rec matrix.LegRecord, p matrix.Point, files ledger.LegFiles) error {
+	if rec.Env.BootIDEnd == "" {
+		rec.Env.BootIDEnd = l.Box.BootID() // a leg that never began has an end all the same
+	}
 	if err := l.Recorder.PutLeg(rec, files); err != nil {
 		return err
 	}

@@ -68,6 +68,7 @@ type load struct {
 	watch  Watch
 	env    matrix.Env             // before the load
 	killed atomic.Pointer[string] // why the memory guard stopped the engine
+	pids   atomic.Pointer[[]int]  // the engine's processes, once it is ready; the watch asks for them from elsewhere
 	once   sync.Once              // stops the engine
 	legs   []Leg
 }
@@ -95,7 +96,15 @@ func (l *load) run(ctx context.Context) error {
 	if l.engine, err = l.Engine(ctx, l.arm.Instance); err != nil {
 		return l.abort(matrix.StartFailure{Code: "plugin", Phase: "launch", Message: err.Error()})
 	}
-	guard := func(why string) { l.killed.Store(&why); l.stop(ctx) }
+	starting, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	guard := func(why string) {
+		l.killed.Store(&why)
+		giveUp() // an engine that is still loading cannot be asked to stop: its start is called off
+		if l.pids.Load() != nil {
+			l.stop(ctx)
+		}
+	}
 	if l.watch, err = l.Box.Watch(ctx, l.tree, guard); err != nil {
 		return fmt.Errorf("sampling the box: %w", err)
 	}
@@ -105,7 +114,7 @@ func (l *load) run(ctx context.Context) error {
 		return l.abort(matrix.StartFailure{Code: "request", Phase: "launch", Message: err.Error()})
 	}
 	req.LoadID, req.LogPath = l.rec.ID, l.Recorder.LogPath(l.rec.ID)
-	l.ready, err = l.engine.Start(ctx, req, func(p matrix.Progress) {
+	l.ready, err = l.engine.Start(starting, req, func(p matrix.Progress) {
 		l.runner.event(l.event(Event{Kind: "phase", Text: strings.TrimSpace(p.Phase + " " + p.Line)}))
 	})
 	if err != nil {
@@ -116,6 +125,14 @@ func (l *load) run(ctx context.Context) error {
 		return l.startFailed(err)
 	}
 	defer l.proveGone(ctx)
+	pids := make([]int, len(l.ready.Processes))
+	for i, p := range l.ready.Processes {
+		pids[i] = p.PID
+	}
+	l.pids.Store(&pids)
+	if l.killed.Load() != nil { // between the last byte of the load and here
+		return l.startFailed(context.Canceled)
+	}
 	l.fails[l.arm.Key] = 0
 	l.rec.Ready = matrix.Some(l.ready)
 	l.runner.event(l.event(Event{Kind: "ready", Text: l.ready.FirstToken.Round(time.Millisecond).String()}))
@@ -192,6 +209,9 @@ func (l *load) startFailed(err error) error {
 	}
 	if l.fails[l.arm.Key] >= failsInRow {
 		l.drop(fmt.Sprintf("%d loads in a row did not become ready; the last: %s", failsInRow, f.Message))
+		if f.Code == "killed" {
+			l.byHost[l.arm.Key] = f.Message
+		}
 	}
 	return l.abort(*f)
 }
@@ -232,6 +252,7 @@ func (l *load) voidLegs() error {
 		leg.Repetitions = []matrix.Repetition{{Planned: p.Requests}}
 		leg.Died = l.rec.Failure.Present()
 		leg.Note = l.rec.Aborted
+		leg.Env.KilledByHost = l.byHost[l.arm.Key]
 		if f, ok := l.rec.Failure.Get(); ok && f.Code == "killed" {
 			leg.Env.KilledByHost = f.Message
 		}
@@ -245,11 +266,10 @@ func (l *load) voidLegs() error {
 func (l *load) points() []matrix.Point { return l.Points(l.Plan.Method.Points, max(l.slot.Block, 0)) }
 
 func (l *load) tree() []int {
-	out := make([]int, len(l.ready.Processes))
-	for i, p := range l.ready.Processes {
-		out[i] = p.PID
+	if pids := l.pids.Load(); pids != nil {
+		return *pids
 	}
-	return out
+	return nil
 }
 
 // stop ends the engine once, even when the run itself was cancelled; a second caller waits for the first.

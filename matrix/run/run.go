@@ -169,7 +169,7 @@ type Event struct {
 // Run performs the grid. It returns ErrInterrupted or ErrBudget when it ended early; any other error means that evidence
 // could not be written or the configuration is unusable.
 func Run(ctx context.Context, c Config) error {
-	r := &runner{Config: c, prints: map[string]string{}, dropped: map[string]string{}, fails: map[string]int{}, loads: c.Done, legs: c.DoneLegs, seq: c.Seq}
+	r := &runner{Config: c, prints: map[string]string{}, dropped: map[string]string{}, byHost: map[string]string{}, fails: map[string]int{}, loads: c.Done, legs: c.DoneLegs, seq: c.Seq}
 	for _, l := range c.Done {
 		if ready, ok := l.Ready.Get(); ok {
 			r.prints[l.ArmKey] = ready.Print
@@ -197,6 +197,7 @@ type runner struct {
 	legs    []Leg
 	prints  map[string]string // arm key → arm_print of its first load
 	dropped map[string]string // arm key → why its loads are not attempted any more
+	byHost  map[string]string // arm key → who of the host ended the last loads before the arm was dropped
 	fails   map[string]int    // arm key → loads in a row that did not become ready
 	seq     int               // of the last load
 	done    int

@@ -303,3 +303,52 @@ func TestSurvivorsDropTheArm(t *testing.T) {
 		}
 	})
 }
+
+// The memory guard acts while an engine loads: its start is called off, and the legs are void by the host, not the engine.
+func TestGuardDuringTheLoad(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld()
+		w.start = func(instance string, n int) (matrix.Ready, error) {
+			if instance == "a" {
+				w.guard("MemAvailable is 3 MiB")
+				return matrix.Ready{}, context.Canceled
+			}
+			return matrix.Ready{Print: "print-" + instance, Processes: []matrix.Process{{PID: 7}}}, nil
+		}
+		if err := Run(t.Context(), w.config(plan(1))); err != nil {
+			t.Fatal(err)
+		}
+		killedByGuard(t, w, "a")
+		for _, l := range w.loads {
+			if f, failed := l.Failure.Get(); failed && f.Code != "killed" {
+				t.Errorf("%+v", f)
+			}
+		}
+	})
+}
+
+// It acts while a leg is measured: the engine is stopped, the leg is void by the host.
+func TestGuardDuringALeg(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld()
+		w.during = func(stopwatch.Job) {
+			if w.running["a"] {
+				w.guard("MemAvailable is 3 MiB")
+			}
+		}
+		if err := Run(t.Context(), w.config(plan(1))); err != nil {
+			t.Fatal(err)
+		}
+		killedByGuard(t, w, "a")
+	})
+}
+
+// killedByGuard checks every leg of an arm, and that the other's are untouched.
+func killedByGuard(t *testing.T, w *world, arm string) {
+	t.Helper()
+	for _, l := range w.legs {
+		if got := strings.Contains(l.Env.KilledByHost, "the memory guard"); got != (l.ID.Arm == arm) {
+			t.Errorf("leg %+v: killed by host %q", l.ID, l.Env.KilledByHost)
+		}
+	}
+}
