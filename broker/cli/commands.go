@@ -25,6 +25,7 @@ func (a *app) commands() []*cobra.Command {
 		a.preflightCommand(),
 		a.pinsCommand(),
 		a.gateCommand(),
+		a.diffCommand(),
 		a.auditCommand(),
 		a.corpusCommand(),
 		a.serveCommand(),
