@@ -131,6 +131,32 @@ type prior struct {
 	extended map[string]int
 }
 
+// reuse takes the complete superblocks of a grid. Half a mirrored superblock has no use: it is begun anew.
+func (pr *prior) reuse(plan matrix.Plan, g verdict.Grid) {
+	type superblock struct {
+		group string
+		index int
+	}
+	loads := map[superblock]int{}
+	for _, l := range g.Loads {
+		loads[superblock{l.Group, l.Slot.Superblock}]++
+	}
+	whole := func(group string, index int) bool {
+		i := slices.IndexFunc(plan.Groups, func(x matrix.Group) bool { return x.ID == group })
+		return i >= 0 && loads[superblock{group, index}] == schedule.Loads(1, len(plan.Groups[i].Arms))
+	}
+	for _, l := range g.Loads {
+		if whole(l.Group, l.Slot.Superblock) {
+			pr.loads = append(pr.loads, l)
+		}
+	}
+	for _, l := range g.Legs {
+		if whole(l.Record.ID.Group, l.Record.ID.Superblock) {
+			pr.legs = append(pr.legs, run.Leg{Record: l.Record, Gate: l.Gate, Values: l.Values})
+		}
+	}
+}
+
 // next decides which grid a resumed run continues or opens.
 func next(plan matrix.Plan, ev evidence, boot string) (matrix.GridInfo, prior, error) {
 	pr := prior{seq: ev.seq, extended: map[string]int{}}
@@ -141,10 +167,8 @@ func next(plan matrix.Plan, ev evidence, boot string) (matrix.GridInfo, prior, e
 	switch {
 	case !last.Info.Done && last.Info.BootID == boot:
 		pr.resumed = true
-		pr.loads, pr.extended = last.Loads, ev.extended[last.Info.Index]
-		for _, l := range last.Legs {
-			pr.legs = append(pr.legs, run.Leg{Record: l.Record, Gate: l.Gate, Values: l.Values})
-		}
+		pr.extended = ev.extended[last.Info.Index]
+		pr.reuse(plan, last)
 		return last.Info, pr, nil
 	case last.Info.Done && last.Info.BootID == boot && len(ev.grids) < plan.Grids:
 		return last.Info, pr, fail(CauseUsage, "reboot, then run broker resume again: one boot says nothing about the next",
