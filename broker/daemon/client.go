@@ -142,7 +142,7 @@ func (c *Client) Plan(ctx context.Context, q service.Request) (service.Planned, 
 	if err != nil {
 		return service.Planned{}, err
 	}
-	r, err := c.runs.PlanRun(ctx, &brokerv1.PlanRunRequest{Spec: spec})
+	r, err := c.runs.PlanRun(ctx, &brokerv1.PlanRunRequest{Spec: spec, Canonical: new(true)})
 	if err != nil {
 		return service.Planned{}, service.FromStatus(err)
 	}

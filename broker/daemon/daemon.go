@@ -49,6 +49,8 @@ type Broker interface {
 	Report(ctx context.Context, name string) (matrix.Report, error)
 	Cells(ctx context.Context, run string, words []string) ([]matrix.Cell, error)
 	Audit(ctx context.Context, name string) (service.AuditResult, error)
+	DiagnoseBox(ctx context.Context) (*brokerv1.DiagnoseBoxResponse, error)
+	WatchBox(ctx context.Context, every time.Duration, send func(*brokerv1.WatchBoxResponse) error) error
 	StateDir(name string) string
 }
 

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"enginebroker/broker/service"
@@ -130,7 +129,7 @@ func (e *events) close() error {
 }
 
 // watch sends every change after number `after`, then what comes, until the run ends, the daemon ends or send fails.
-func (e *events) watch(ctx context.Context, after int, send func(proto.Message) error) error {
+func (e *events) watch(ctx context.Context, after int, send func(*brokerv1.WatchRunResponse) error) error {
 	seen := 0
 	for {
 		e.mu.Lock()

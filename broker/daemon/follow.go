@@ -93,7 +93,7 @@ func (w *watch) open(ctx context.Context, again bool) error {
 		t = time.AfterFunc(comeBack, cancel)
 	}
 	var err error
-	w.stream, err = w.c.runs.WatchRun(sctx, &brokerv1.WatchRunRequest{Name: new(service.RunPrefix + w.name), ResumeToken: w.token}, opts...)
+	w.stream, err = w.c.runs.WatchRun(sctx, &brokerv1.WatchRunRequest{Name: new(service.RunPrefix + w.name), ResumeToken: w.token, Canonical: new(true)}, opts...)
 	if t != nil {
 		t.Stop()
 	}

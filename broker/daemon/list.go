@@ -21,9 +21,9 @@ func (q *queue) run(j *job, info *service.RunInfo) *brokerv1.Run {
 	}
 	if j.live() || info == nil {
 		// The daemon knows better than the listing where a run stands that it holds.
-		out.State, out.Word = new(j.state()), nil
+		out.State, out.Word, out.UpdateTime = new(j.state()), nil, timestamppb.New(j.Updated)
 	}
-	out.Failure, out.CreateTime, out.UpdateTime = j.failure(), timestamppb.New(j.Created), timestamppb.New(j.Updated)
+	out.Failure, out.CreateTime = j.failure(), timestamppb.New(j.Created)
 	if j.RequestID != "" {
 		out.RequestId = &j.RequestID
 	}

@@ -123,6 +123,27 @@ func (q *quiet) note(what string) {
 	}
 }
 
+// closed waits until no window is open.
+func (q *quiet) closed(ctx context.Context) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for q.open {
+		changed := q.changed
+		q.mu.Unlock()
+		var err error
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		q.mu.Lock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // measuring reports whether a window is open.
 func (q *quiet) measuring() bool {
 	q.mu.Lock()

@@ -48,6 +48,9 @@ func (s *runServer) PlanRun(ctx context.Context, r *brokerv1.PlanRunRequest) (*b
 		return nil, err
 	}
 	plan, err := service.ToPlan(p)
+	if err == nil && !r.GetCanonical() {
+		plan.CanonicalJson = nil
+	}
 	return &brokerv1.PlanRunResponse{Plan: plan}, err
 }
 
@@ -180,7 +183,13 @@ func (s *runServer) WatchRun(r *brokerv1.WatchRunRequest, stream grpc.ServerStre
 	if err != nil {
 		return err
 	}
-	return e.watch(stream.Context(), after, func(m proto.Message) error { return stream.SendMsg(m) })
+	return e.watch(stream.Context(), after, func(m *brokerv1.WatchRunResponse) error {
+		if m.Plan != nil && !r.GetCanonical() {
+			m = proto.CloneOf(m)
+			m.Plan.CanonicalJson = nil
+		}
+		return stream.Send(m)
+	})
 }
 
 func (s *runServer) CancelRun(_ context.Context, r *brokerv1.CancelRunRequest) (*brokerv1.CancelRunResponse, error) {

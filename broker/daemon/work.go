@@ -120,6 +120,10 @@ func (q *queue) perform(ctx context.Context, j *job) (out service.Outcome, err e
 		case <-ctx.Done():
 			return out, err
 		}
+		// A run that has its folder by now is gone on with; it was never measured.
+		if _, err := q.info(ctx, j.Name); err == nil {
+			j.Resume = true
+		}
 	}
 }
 

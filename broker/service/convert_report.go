@@ -31,6 +31,7 @@ func ToReport(r matrix.Report) (*brokerv1.Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	plan.CanonicalJson = nil // its hash is in the report
 	out := &brokerv1.Report{Run: text(RunPrefix + r.Run), Plan: plan, PlanSha256: text(r.PlanSHA256), State: text(r.State), Next: text(r.Next), Simulated: flag(r.Simulated),
 		Legs: each(r.Legs, toLeg), Box: each(r.Box, toFact), AbsentGates: texts(r.Absent),
 		Grids: each(r.Grids, func(g matrix.GridInfo) *brokerv1.Grid {

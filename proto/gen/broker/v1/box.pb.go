@@ -352,7 +352,7 @@ type WatchBoxResponse struct {
 	Gpu map[string]int64 `protobuf:"bytes,9,rep,name=gpu" json:"gpu,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// Who holds the box. Absent: nobody.
 	Holder *string `protobuf:"bytes,10,opt,name=holder" json:"holder,omitempty"`
-	// A timed window is open: the reading is the last one from before it.
+	// The reading fell into a timed window; the evidence names it.
 	Measuring     *bool `protobuf:"varint,11,opt,name=measuring" json:"measuring,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -33,7 +33,7 @@ const (
 type BoxServiceClient interface {
 	// DiagnoseBox looks at everything a certificate depends on, without putting load on the box. It waits while a run measures.
 	DiagnoseBox(ctx context.Context, in *DiagnoseBoxRequest, opts ...grpc.CallOption) (*DiagnoseBoxResponse, error)
-	// WatchBox streams what the box shows. No reading is taken while a timed window is open.
+	// WatchBox streams what the box shows. It pauses while a timed window is open; at most one reading falls into one.
 	WatchBox(ctx context.Context, in *WatchBoxRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchBoxResponse], error)
 }
 
@@ -82,7 +82,7 @@ type BoxService_WatchBoxClient = grpc.ServerStreamingClient[WatchBoxResponse]
 type BoxServiceServer interface {
 	// DiagnoseBox looks at everything a certificate depends on, without putting load on the box. It waits while a run measures.
 	DiagnoseBox(context.Context, *DiagnoseBoxRequest) (*DiagnoseBoxResponse, error)
-	// WatchBox streams what the box shows. No reading is taken while a timed window is open.
+	// WatchBox streams what the box shows. It pauses while a timed window is open; at most one reading falls into one.
 	WatchBox(*WatchBoxRequest, grpc.ServerStreamingServer[WatchBoxResponse]) error
 	mustEmbedUnimplementedBoxServiceServer()
 }

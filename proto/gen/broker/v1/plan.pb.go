@@ -190,7 +190,7 @@ type Plan struct {
 	Missing map[string]*Lines `protobuf:"bytes,17,rep,name=missing" json:"missing,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Artifacts that have no files on the daemon's machine.
 	NoFiles []string `protobuf:"bytes,18,rep,name=no_files,json=noFiles" json:"no_files,omitempty"`
-	// The canonical plan as JSON: equal input and seed give equal bytes.
+	// The canonical plan as JSON: equal input and seed give equal bytes. Present where it was asked for.
 	CanonicalJson []byte `protobuf:"bytes,19,opt,name=canonical_json,json=canonicalJson" json:"canonical_json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

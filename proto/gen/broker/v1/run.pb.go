@@ -431,7 +431,9 @@ func (x *Run) GetMarks() []string {
 type PlanRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What to measure.
-	Spec          *RunSpec `protobuf:"bytes,1,opt,name=spec" json:"spec,omitempty"`
+	Spec *RunSpec `protobuf:"bytes,1,opt,name=spec" json:"spec,omitempty"`
+	// Return the canonical plan too.
+	Canonical     *bool `protobuf:"varint,2,opt,name=canonical" json:"canonical,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -471,6 +473,13 @@ func (x *PlanRunRequest) GetSpec() *RunSpec {
 		return x.Spec
 	}
 	return nil
+}
+
+func (x *PlanRunRequest) GetCanonical() bool {
+	if x != nil && x.Canonical != nil {
+		return *x.Canonical
+	}
+	return false
 }
 
 // PlanRunResponse is a plan.
@@ -975,7 +984,9 @@ type WatchRunRequest struct {
 	// runs/RUN.
 	Name *string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
 	// resume_token of the last event that was seen; it outlives the daemon. Absent: from the first event.
-	ResumeToken   *string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken" json:"resume_token,omitempty"`
+	ResumeToken *string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken" json:"resume_token,omitempty"`
+	// Return the canonical plan too, with the event that brings the plan.
+	Canonical     *bool `protobuf:"varint,3,opt,name=canonical" json:"canonical,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1022,6 +1033,13 @@ func (x *WatchRunRequest) GetResumeToken() string {
 		return *x.ResumeToken
 	}
 	return ""
+}
+
+func (x *WatchRunRequest) GetCanonical() bool {
+	if x != nil && x.Canonical != nil {
+		return *x.Canonical
+	}
+	return false
 }
 
 // WatchRunResponse is one event of a run.
@@ -2112,9 +2130,10 @@ const file_broker_v1_run_proto_rawDesc = "" +
 	"\vupdate_time\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"updateTime\x12\x12\n" +
 	"\x04word\x18\x10 \x01(\tR\x04word\x12\x14\n" +
-	"\x05marks\x18\x11 \x03(\tR\x05marks\"8\n" +
+	"\x05marks\x18\x11 \x03(\tR\x05marks\"V\n" +
 	"\x0ePlanRunRequest\x12&\n" +
-	"\x04spec\x18\x01 \x01(\v2\x12.broker.v1.RunSpecR\x04spec\"6\n" +
+	"\x04spec\x18\x01 \x01(\v2\x12.broker.v1.RunSpecR\x04spec\x12\x1c\n" +
+	"\tcanonical\x18\x02 \x01(\bR\tcanonical\"6\n" +
 	"\x0fPlanRunResponse\x12#\n" +
 	"\x04plan\x18\x01 \x01(\v2\x0f.broker.v1.PlanR\x04plan\"\xaa\x01\n" +
 	"\x10CreateRunRequest\x12&\n" +
@@ -2145,10 +2164,11 @@ const file_broker_v1_run_proto_rawDesc = "" +
 	"\x05model\x18\x04 \x01(\tR\x05model\"^\n" +
 	"\x10ListRunsResponse\x12\"\n" +
 	"\x04runs\x18\x01 \x03(\v2\x0e.broker.v1.RunR\x04runs\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"H\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"f\n" +
 	"\x0fWatchRunRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
-	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\"\xc0\x02\n" +
+	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\x12\x1c\n" +
+	"\tcanonical\x18\x03 \x01(\bR\tcanonical\"\xc0\x02\n" +
 	"\x10WatchRunResponse\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12!\n" +
 	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\x12.\n" +
