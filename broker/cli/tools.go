@@ -156,6 +156,6 @@ func (a *app) protocolCommand() *cobra.Command {
 			}
 			return nil
 		},
-	})
+	}, a.protocolCalibrateCommand())
 	return c
 }

@@ -21,6 +21,8 @@ type Options struct {
 	Superblocks int    // of the primary grid, 3 by protocol
 	Effect      float64
 	Workers     int // 0: as many as there are processors
+	// Execute runs one grid of a plan to its end, re-runs included. nil: the grid is scripted straight into the judge.
+	Execute func(p matrix.Plan, g matrix.GridInfo, script Script) (verdict.Grid, error)
 }
 
 // Rate is a count over series, with its binomial standard error.
@@ -55,6 +57,7 @@ type Row struct {
 	FalseEqual     Rate // arms that differ by exactly the margin: EQUIVALENT
 	Power          Rate // arms that differ by the effect: the right direction
 	Naive          map[string]Rate
+	Says           Says
 }
 
 // Naive names the schedules that the table sets beside the protocol's: equal arms, how often their 95 % interval
@@ -92,7 +95,7 @@ func calibrate(d Disturbance, o Options, salt uint64) (Row, error) {
 		})
 	}
 	wg.Wait()
-	out := Row{Name: d.Name, Naive: map[string]Rate{}}
+	out := Row{Name: d.Name, Naive: map[string]Rate{}, Says: d.Says}
 	for w, p := range parts {
 		if errs[w] != nil {
 			return Row{}, errs[w]
@@ -168,6 +171,24 @@ func run(d Disturbance, o Options, rng *stats.SplitMix64, effect float64, grids 
 			if gp, err = Plan([]string{first, second}, min(o.Superblocks, matrix.ConfirmationSuperblocks), rng.Next()); err != nil {
 				return matrix.Cell{}, err
 			}
+		}
+		if o.Execute != nil {
+			g, err := o.Execute(gp, NewGrid(gp, i, 0).Info, script)
+			if err != nil {
+				return matrix.Cell{}, err
+			}
+			if evidence = append(evidence, g); i < grids-1 {
+				continue
+			}
+			in, err := Input(p, evidence...)
+			if err != nil {
+				return matrix.Cell{}, err
+			}
+			res, err := verdict.Judge(in)
+			if err != nil {
+				return matrix.Cell{}, err
+			}
+			return res.Cells[0], nil
 		}
 		sbs := gp.Groups[0].Superblocks
 		g := NewGrid(gp, i, len(sbs))
@@ -267,21 +288,34 @@ func welch(a, b []float64) (lo, hi float64, err error) {
 	return va.Theta - vb.Theta - half, va.Theta - vb.Theta + half, nil
 }
 
-// Print writes the table. Every figure is percent ± its binomial standard error.
+// Print writes the table. Every figure is percent ± its binomial standard error, with what the protocol document found for
+// it in brackets, where it gives a figure.
 func Print(w io.Writer, rows []Row, o Options) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t, "SIMULATED: %d series per figure, %d blocks, percent ± binomial standard error\n", o.Series, 2*o.Superblocks)
+	fmt.Fprintf(t, "SIMULATED: %d series per figure, %d blocks, percent ± binomial standard error [what the protocol document found]\n", o.Series, 2*o.Superblocks)
 	fmt.Fprintf(t, "scenario\tfalse direction\tinterval misses\ttwo grids, false\tfalse EQUIVALENT at δ\tpower at %.1f %%\t", 100*math.Expm1(o.Effect))
 	for _, n := range Naive {
 		fmt.Fprintf(t, "%s misses\t", n)
 	}
 	fmt.Fprintln(t)
 	for _, r := range rows {
-		fmt.Fprintf(t, "%s\t%v\t%v\t%v\t%v\t%v\t", r.Name, r.FalseDirection, r.Excludes, r.TwoGrids, r.FalseEqual, r.Power)
-		for _, n := range Naive {
-			fmt.Fprintf(t, "%v\t", r.Naive[n])
+		fmt.Fprintf(t, "%s\t%v\t%v%s\t%v%s\t%v\t%v\t", r.Name, r.FalseDirection, r.Excludes, found(r.Says.Misses), r.TwoGrids, found(r.Says.Two), r.FalseEqual, r.Power)
+		for i, n := range Naive {
+			says := matrix.Opt[float64]{}
+			if r.Says.Naive[i] > 0 {
+				says = matrix.Some(r.Says.Naive[i])
+			}
+			fmt.Fprintf(t, "%v%s\t", r.Naive[n], found(says))
 		}
 		fmt.Fprintln(t)
 	}
 	return t.Flush()
+}
+
+func found(x matrix.Opt[float64]) string {
+	v, ok := x.Get()
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf(" [%.1f]", v)
 }

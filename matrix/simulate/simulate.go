@@ -57,8 +57,8 @@ func Plan(arms []string, superblocks int, seed uint64) (matrix.Plan, error) {
 	return p, schedule.Fill(&p, func(int) int { return superblocks })
 }
 
-// ready is what every scripted arm shows of itself: equal facts, all observed.
-func ready(arm string) matrix.Ready {
+// Ready is what every scripted arm shows of itself: equal facts, all observed.
+func Ready(arm string) matrix.Ready {
 	r := matrix.Ready{Print: "print-" + arm, Granted: matrix.Limits{ContextTokens: 2048, Concurrency: 1}}
 	for _, f := range [][2]string{{matrix.FactBuild, "build-" + arm}, {matrix.FactKVDtype, "bfloat16"}, {matrix.FactPrefixCache, "off"},
 		{matrix.FactComputeDtype, "bfloat16"}, {matrix.FactActivationDtype, "bfloat16"}, {matrix.FactSpeculation, "none"}} {
@@ -87,7 +87,7 @@ func Append(g *verdict.Grid, p matrix.Plan, sbs []matrix.Superblock, script Scri
 			seq := len(g.Loads)
 			global := grid*1_000_000 + seq
 			id := fmt.Sprintf("g%d-l%04d-%s", grid, seq, slot.Arm)
-			r := ready(slot.Arm)
+			r := Ready(slot.Arm)
 			g.Loads = append(g.Loads, matrix.LoadRecord{ID: id, Grid: grid, Seq: global, Slot: slot, Group: group, ArmKey: slot.Arm,
 				Ready: matrix.Some(r), Env: env})
 			x := script(Load{Grid: grid, Superblock: sb.Index, Block: slot.Block, Position: slot.Position, Seq: seq, Arm: slot.Arm,
