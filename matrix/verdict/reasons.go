@@ -147,11 +147,17 @@ func (c *draft) noise(x *index) error {
 		}
 		c.floor = matrix.Some(e.NoiseFloor)
 	}
-	for _, r := range AAReasons(x.in.AA, len(own)) {
+	pairs := len(own)
+	if pairs == 0 && len(c.primary.d) == 0 {
+		// A metric that is withheld on its own account (a tail below its floor, ITL of coalesced chunks) has no values to pair,
+		// which says nothing about the A/A of the series it stands in.
+		pairs = len(s.embedded(c.point, outputRate))
+	}
+	for _, r := range AAReasons(x.in.AA, pairs) {
 		c.add(x, r, map[matrix.Reason]string{
 			matrix.AAFailed:       "the dedicated A/A of this method told two like arms apart",
-			matrix.AAEmbeddedOnly: fmt.Sprintf("no dedicated A/A for this method; %d adjacent same-arm pairs stand in", len(own)),
-			matrix.AAMissing:      fmt.Sprintf("no dedicated A/A for this method, and only %d adjacent same-arm pairs", len(own)),
+			matrix.AAEmbeddedOnly: fmt.Sprintf("no dedicated A/A for this method; %d adjacent same-arm pairs stand in", pairs),
+			matrix.AAMissing:      fmt.Sprintf("no dedicated A/A for this method, and only %d adjacent same-arm pairs", pairs),
 		}[r])
 	}
 	if c.metric.Name != outputRate {
