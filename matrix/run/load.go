@@ -209,9 +209,7 @@ func (l *load) startFailed(err error) error {
 	}
 	if l.fails[l.arm.Key] >= failsInRow {
 		l.drop(fmt.Sprintf("%d loads in a row did not become ready; the last: %s", failsInRow, f.Message))
-		if f.Code == "killed" {
-			l.byHost[l.arm.Key] = f.Message
-		}
+		l.byHost[l.arm.Key] = l.killer(*f)
 	}
 	return l.abort(*f)
 }
@@ -253,14 +251,25 @@ func (l *load) voidLegs() error {
 		leg.Died = l.rec.Failure.Present()
 		leg.Note = l.rec.Aborted
 		leg.Env.KilledByHost = l.byHost[l.arm.Key]
-		if f, ok := l.rec.Failure.Get(); ok && f.Code == "killed" {
-			leg.Env.KilledByHost = f.Message
+		if f, ok := l.rec.Failure.Get(); ok {
+			leg.Env.KilledByHost = l.killer(f)
 		}
 		if err := l.put(leg, p, ledger.LegFiles{}); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// killer says who of the host ended an engine that did not become ready, empty where it ended by itself.
+func (l *load) killer(f matrix.StartFailure) string {
+	switch why := l.killed.Load(); {
+	case why != nil:
+		return "the memory guard: " + *why
+	case f.Code == "killed":
+		return f.Message
+	}
+	return ""
 }
 
 func (l *load) points() []matrix.Point { return l.Points(l.Plan.Method.Points, max(l.slot.Block, 0)) }

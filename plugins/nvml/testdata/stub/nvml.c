@@ -1,5 +1,5 @@
 // A stand-in for libnvidia-ml.so.1 that answers as reports say a GB10 does, or as it fails. The mode comes from the
-// environment; -DNO_INIT, -DNO_REASONS, -DNO_COUNTERS and -DNO_PROCESSES build a library without those symbols.
+// environment, or from -DMODE=\"NAME\"; -DNO_INIT, -DNO_REASONS, -DNO_COUNTERS and -DNO_PROCESSES build a library without those symbols.
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -9,7 +9,11 @@ enum { OK = 0, NOT_SUPPORTED = 3, GPU_IS_LOST = 15, MISMATCH = 18 };
 typedef void *device;
 
 static int mode(const char *name) {
+#ifdef MODE
+	const char *m = MODE;
+#else
 	const char *m = getenv("STUB_MODE");
+#endif
 	return m && strcmp(m, name) == 0;
 }
 
