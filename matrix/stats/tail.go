@@ -1,6 +1,9 @@
 package stats
 
-import "math"
+import (
+	"math"
+	"sync"
+)
 
 // TailFloor is the smallest number of requests per leg for which percentile p may be more than a description: the
 // smallest N with P(Binom(N, 1−p) ≤ 1) ≤ 1 % (protocol §1; 64, 130 and 662 for p90, p95 and p99). Below p90 nothing is a
@@ -12,16 +15,23 @@ func TailFloor(p int) (int, error) {
 	if p < 90 {
 		return 1, nil
 	}
-	q := float64(100-p) / 100
-	few := func(n int) float64 { // none or one of n requests beyond the percentile
-		return math.Pow(1-q, float64(n)) + float64(n)*q*math.Pow(1-q, float64(n-1))
-	}
-	n := 2
-	for few(n) > 0.01 {
-		n++
-	}
-	return n, nil
+	return tailFloors()[p-90], nil
 }
+
+// tailFloors are the floors of p90 to p99, found once: every leg asks for several.
+var tailFloors = sync.OnceValue(func() (floors [10]int) {
+	for i := range floors {
+		q := float64(10-i) / 100
+		few := func(n int) float64 { // none or one of n requests beyond the percentile
+			return math.Pow(1-q, float64(n)) + float64(n)*q*math.Pow(1-q, float64(n-1))
+		}
+		floors[i] = 2
+		for few(floors[i]) > 0.01 {
+			floors[i]++
+		}
+	}
+	return floors
+})
 
 // MissedStateBound is the largest frequency of a second load state that N loads of one state do not exclude at 95 %:
 // 1 − 0.05^(1/N) (protocol §5).

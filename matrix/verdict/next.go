@@ -3,6 +3,7 @@ package verdict
 import (
 	"fmt"
 	"math"
+	"time"
 
 	"enginebroker/matrix"
 	"enginebroker/matrix/stats"
@@ -15,42 +16,43 @@ const dedicatedAA = 15
 func (x *index) next(code matrix.Reason, p *pairing, blocks int) string {
 	one := 2*len(x.in.Plan.Groups[p.group].Arms) + 1
 	whole := one * x.sections[x.primary][p.group].target
+	loads := x.costing
 	switch code {
 	case matrix.NoValidBlock, matrix.InsufficientBlocks, matrix.FewBlocks:
 		k := (matrix.MinBlocks - blocks + 1) / 2
-		return fmt.Sprintf("%d more superblocks: %d loads", k, k*one)
+		return fmt.Sprintf("%d more superblocks: %s", k, loads(k*one))
 	case matrix.TooManyEnvVoids, matrix.CotenantSeries, matrix.ClockSeries, matrix.ClockBootMismatch:
-		return fmt.Sprintf("make the box fit (broker doctor names what is not), then the series again: %d loads", whole)
+		return fmt.Sprintf("make the box fit (broker doctor names what is not), then the series again: %s", loads(whole))
 	case matrix.HarnessFault:
-		return fmt.Sprintf("repair what the evidence names, then the series again: %d loads", whole)
+		return fmt.Sprintf("repair what the evidence names, then the series again: %s", loads(whole))
 	case matrix.EngineVoidOnRecord:
-		return fmt.Sprintf("the series again on a build that does not fail: %d loads; or an operator re-run of the superblock that passes: %d loads", whole, one)
+		return fmt.Sprintf("the series again on a build that does not fail: %s; or an operator re-run of the superblock that passes: %s", loads(whole), loads(one))
 	case matrix.AAMissing, matrix.AAEmbeddedOnly:
-		return fmt.Sprintf("broker aa, once for this method: %d loads", dedicatedAA)
+		return fmt.Sprintf("broker aa, once for this method: %s", loads(dedicatedAA))
 	case matrix.AAFailed:
-		return fmt.Sprintf("find what tells two like arms apart; one repeat with a new seed is allowed: %d loads", dedicatedAA)
+		return fmt.Sprintf("find what tells two like arms apart; one repeat with a new seed is allowed: %s", loads(dedicatedAA))
 	case matrix.CanaryFailed, matrix.PromptTokensMismatch, matrix.IdentityAssertFailed, matrix.MachineMismatch:
-		return fmt.Sprintf("repair the arm, then the series again: %d loads", whole)
+		return fmt.Sprintf("repair the arm, then the series again: %s", loads(whole))
 	case matrix.OperatorHold:
 		return "the operator lifts the hold: no load"
 	case matrix.AttachedServer:
-		return fmt.Sprintf("let the broker launch this server, then the series: %d loads", whole)
+		return fmt.Sprintf("let the broker launch this server, then the series: %s", loads(whole))
 	case matrix.GridInterval:
-		return fmt.Sprintf("one more grid after a reboot: %d loads", matrix.ConfirmationSuperblocks*one)
+		return fmt.Sprintf("one more grid after a reboot: %s", loads(matrix.ConfirmationSuperblocks*one))
 	case matrix.SingleGrid:
-		return fmt.Sprintf("reboot, then broker resume: a confirming grid of %d superblocks, %d loads", matrix.ConfirmationSuperblocks, matrix.ConfirmationSuperblocks*one)
+		return fmt.Sprintf("reboot, then broker resume: a confirming grid of %d superblocks, %s", matrix.ConfirmationSuperblocks, loads(matrix.ConfirmationSuperblocks*one))
 	case matrix.LoadStateMulti:
 		return "find what decides the state at load, and report each state by itself"
 	case matrix.LoadStateSuspect:
-		return "broker reload on the arm: 12 loads"
+		return fmt.Sprintf("broker reload of the arm with --loads %d: %s", minReloadClear, loads(minReloadClear+1))
 	case matrix.LoadStateUntested:
-		return fmt.Sprintf("a confirming grid brings more cold loads (%d loads), or broker reload on the arm (8 loads)", matrix.ConfirmationSuperblocks*one)
+		return fmt.Sprintf("a confirming grid brings more cold loads (%s), or broker reload on the arm (%s)", loads(matrix.ConfirmationSuperblocks*one), loads(9))
 	case matrix.ReferenceNotPin:
-		return fmt.Sprintf("declare a pin for the arm, then the series again: %d loads", whole)
+		return fmt.Sprintf("declare a pin for the arm, then the series again: %s", loads(whole))
 	case matrix.BuildUnrecorded:
-		return fmt.Sprintf("record the image digest or the hash of every loaded binary, then the series again: %d loads", whole)
+		return fmt.Sprintf("record the image digest or the hash of every loaded binary, then the series again: %s", loads(whole))
 	case matrix.ClockHeadUnobserved:
-		return fmt.Sprintf("pin the clock flat (broker doctor prints how), then the series again: %d loads", whole)
+		return fmt.Sprintf("pin the clock flat (broker doctor prints how), then the series again: %s", loads(whole))
 	case matrix.ThermalStartOffset:
 		return "cool the box before the series; the superblocks that started warm again"
 	case matrix.BoxUncertified:
@@ -58,13 +60,33 @@ func (x *index) next(code matrix.Reason, p *pairing, blocks int) string {
 	case matrix.Simulated:
 		return "a real engine"
 	case matrix.NotPreflighted:
-		return "broker preflight of the arm: 1 load"
+		return "broker preflight of the arm: " + loads(1)
 	case matrix.TailUndersampled:
 		return "a workload with more requests per leg, or a lower percentile"
 	case matrix.ITLCoalesced:
 		return "none by loads: tokens do not arrive one by one; TPOT stands"
 	}
 	return ""
+}
+
+// costing says what a number of loads costs, in hours where the plan knows how long one takes.
+func (x *index) costing(n int) string {
+	text := fmt.Sprintf("%d loads", n)
+	if n == 1 {
+		text = "1 load"
+	}
+	c := x.in.Plan.Cost
+	if c.Estimate <= 0 || c.Loads <= 0 {
+		return text
+	}
+	switch d := c.Estimate / time.Duration(c.Loads) * time.Duration(n); {
+	case d < time.Minute:
+		return text
+	case d < time.Hour:
+		return fmt.Sprintf("%s, about %.0f min", text, d.Minutes())
+	default:
+		return fmt.Sprintf("%s, about %.1f h", text, d.Hours())
+	}
 }
 
 // wide says how many blocks an undecided cell would need at the noise it has shown.
@@ -87,9 +109,9 @@ func (x *index) wide(p *pairing, e stats.Estimate, delta float64) string {
 	switch {
 	case matrix.MaxBlocks >= n && 2*target < matrix.MaxBlocks:
 		k := max(1, (n-e.N)/2)
-		return fmt.Sprintf("about %d blocks in all would decide it at this noise: %d more superblocks, %d loads", n, k, k*one)
+		return fmt.Sprintf("about %d blocks in all would decide it at this noise: %d more superblocks, %s", n, k, x.costing(k*one))
 	case n >= 1000:
 		return "more than 1000 blocks would be needed at this noise: find its source"
 	}
-	return fmt.Sprintf("about %d blocks would be needed at this noise, and the protocol looks no further than %d: find its source, or a new series of %d loads", n, matrix.MaxBlocks, n/2*one)
+	return fmt.Sprintf("about %d blocks would be needed at this noise, and the protocol looks no further than %d: find its source, or a new series of %s", n, matrix.MaxBlocks, x.costing(n/2*one))
 }
