@@ -266,4 +266,3 @@ func hold(began chan<- string, let <-chan struct{}) func(context.Context, string
 		}
 	}
 }
-

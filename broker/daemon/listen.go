@@ -116,7 +116,7 @@ func listenUnix(path string, log *zap.Logger) (net.Listener, error) {
 		lock.Close()
 		return nil, failf(service.CauseUsage, "", "socket: %w", err)
 	}
-	return &bounded{Listener: &ownUser{UnixListener: l.(*net.UnixListener), uid: os.Geteuid(), lock: lock, log: log}, free: make(chan struct{}, maxConnections)}, nil
+	return &bounded{Listener: &ownUser{UnixListener: l.(*net.UnixListener), uid: os.Geteuid(), peer: peerUID, lock: lock, log: log}, free: make(chan struct{}, maxConnections)}, nil
 }
 
 // ownUser accepts processes of the daemon's user and of root; others are hung up on, even where the mode of the socket or
@@ -124,6 +124,7 @@ func listenUnix(path string, log *zap.Logger) (net.Listener, error) {
 type ownUser struct {
 	*net.UnixListener
 	uid  int
+	peer func(*net.UnixConn) (int, error) // uid of the other side
 	lock *os.File
 	log  *zap.Logger
 }
@@ -134,7 +135,7 @@ func (l *ownUser) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		uid, err := peerUID(c)
+		uid, err := l.peer(c)
 		if err == nil && (uid == l.uid || uid == 0) {
 			return c, nil
 		}

@@ -342,4 +342,3 @@ func TestJobsThatCannotBeRead(t *testing.T) {
 		t.Error("the run did not complete")
 	}
 }
-
