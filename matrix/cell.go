@@ -198,4 +198,7 @@ type GridInfo struct {
 	BootID string `json:"boot_id"`
 	Seed   string `json:"seed"`
 	Done   bool   `json:"done"` // completed its planned superblocks
+	// CeilingMHz is the highest SM clock of the busy seconds of its legs: a cap set at boot shows in no event reason, and
+	// grids of different ceilings do not merge (protocol §4.7). Absent where no clock was read.
+	CeilingMHz Opt[int64] `json:"clock_ceiling_mhz,omitzero"`
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/box"
 	"enginebroker/matrix/gates"
 	"enginebroker/matrix/ledger"
 	"enginebroker/matrix/metrics"
@@ -85,9 +86,21 @@ func (s *Service) evidence(ctx context.Context, led *ledger.Run) (evidence, erro
 	}
 	for i := range ev.grids {
 		g := &ev.grids[i]
+		g.Info.CeilingMHz = ceiling(g.Legs)
 		g.Target = targets(gridPlan(plan, runs, g.Info), ev.extended[g.Info.Index])
 	}
 	return ev, nil
+}
+
+// ceiling is the highest clock that any leg of a grid ran at under load.
+func ceiling(legs []verdict.Leg) matrix.Opt[int64] {
+	var clocks []matrix.Clock
+	for _, l := range legs {
+		if c, ok := l.Record.Clock.Get(); ok {
+			clocks = append(clocks, c)
+		}
+	}
+	return box.Ceiling(clocks...)
 }
 
 // rederive fills in the requests of a leg from its arrival logs: reports never take the client's word for a number.

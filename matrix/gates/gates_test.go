@@ -339,3 +339,26 @@ func FuzzThrottleNames(f *testing.F) {
 		}
 	})
 }
+
+// Protocol §4.7: grids of different observed ceilings do not merge; unknown is no difference, nor is what a window may move.
+func TestCeilingMismatch(t *testing.T) {
+	known := func(mhz int64) matrix.Opt[int64] { return matrix.Some(mhz) }
+	for _, c := range []struct {
+		a, b    matrix.Opt[int64]
+		differs bool
+	}{
+		{known(2190), known(2190), false},
+		{known(2405), known(2411), false},
+		{known(2020), known(2000), false},
+		{known(2021), known(2000), true},
+		{known(2190), known(2405), true},
+		{known(2405), known(2190), true},
+		{known(2190), matrix.Opt[int64]{}, false},
+		{matrix.Opt[int64]{}, known(2190), false},
+		{known(2190), known(0), false},
+	} {
+		if got := gates.CeilingMismatch(c.a, c.b); (got != "") != c.differs {
+			t.Errorf("%v and %v: %q", c.a, c.b, got)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package gates
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,6 +57,17 @@ func StaticMismatch(a, b matrix.Facts) []string {
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
+}
+
+// CeilingMismatch names two observed clock ceilings that differ by more than two windows of one block may (protocol §4.7,
+// §4.2); empty where they agree or one is unknown.
+func CeilingMismatch(a, b matrix.Opt[int64]) string {
+	x, okA := a.Get()
+	y, okB := b.Get()
+	if !okA || !okB || y <= 0 || math.Abs(100*(float64(x)/float64(y)-1)) <= clockMaxOffset+clockEps {
+		return ""
+	}
+	return fmt.Sprintf("clock ceiling %d MHz and %d MHz", x, y)
 }
 
 // Side is one arm of a pair as the cell gates see it: what was declared, and what its first load read back.

@@ -49,6 +49,26 @@ func TestSameBootConfirmsNothing(t *testing.T) {
 	}
 }
 
+// §4.7: a grid under another clock cap does not merge with the first; one whose ceiling is unknown, or as good as equal, does.
+func TestCeilingsOfGrids(t *testing.T) {
+	for _, c := range []struct {
+		second  matrix.Opt[int64]
+		differs bool
+	}{{matrix.Some(int64(2405)), true}, {matrix.Some(int64(2200)), false}, {matrix.Opt[int64]{}, false}} {
+		r := twoGrids(t, map[string]float64{"a": 10.4, "b": 10}, "a", "b")
+		r.grids[0].Info.CeilingMHz, r.grids[1].Info.CeilingMHz = matrix.Some(int64(2190)), c.second
+		cell := judge(t, r.input(t)).Cells[0]
+		if c.differs {
+			want(t, cell, matrix.NotComparable, matrix.DirNone, matrix.MachineMismatch)
+			if cell.Numbers.Present() {
+				t.Errorf("numbers of grids that do not merge: %+v", cell.Numbers)
+			}
+		} else {
+			want(t, cell, matrix.Established, matrix.DirFaster)
+		}
+	}
+}
+
 // §3.3, §4.4: n = 0, 2, 4 blocks; never a ratio below three.
 func TestBlockCounts(t *testing.T) {
 	for _, c := range []struct {

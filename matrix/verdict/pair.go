@@ -57,7 +57,7 @@ func (p *pairing) voids(x *index, primary gridPairing) {
 	p.acrossMachines(x, primary)
 }
 
-// acrossMachines refuses grids of two machines: nothing of them may be set side by side.
+// acrossMachines refuses grids of two machines, or of one whose clock was capped otherwise: nothing of them may be set side by side.
 func (p *pairing) acrossMachines(x *index, primary gridPairing) {
 	static := func(g gridPairing) matrix.Facts {
 		for _, sb := range g.blocks {
@@ -71,7 +71,11 @@ func (p *pairing) acrossMachines(x *index, primary gridPairing) {
 		if i == x.primary {
 			continue
 		}
-		if d := gates.StaticMismatch(static(primary), static(g)); len(d) > 0 {
+		d := gates.StaticMismatch(static(primary), static(g))
+		if c := gates.CeilingMismatch(x.in.Grids[x.primary].Info.CeilingMHz, x.in.Grids[i].Info.CeilingMHz); c != "" {
+			d = append(d, c)
+		}
+		if len(d) > 0 {
 			p.add(x, matrix.MachineMismatch, fmt.Sprintf("grids %d and %d: %s", x.in.Grids[x.primary].Info.Index, x.in.Grids[i].Info.Index, strings.Join(d, ", ")))
 		}
 	}
