@@ -22,6 +22,7 @@ type State struct {
 	Argv0  string                     `json:"argv0"`
 	Dir    string                     `json:"dir"` // working directory, removed with the tree
 	Root   matrix.Opt[matrix.Process] `json:"root,omitzero"`
+	Tool   []string                   `json:"tool,omitempty"` // of a container: how to ask about it
 }
 
 // dirPrefix begins the name of every working directory; nothing else is ever removed.

@@ -107,6 +107,9 @@ func (Local) Recover(ctx context.Context, statePath string, deadline time.Durati
 	if err != nil {
 		return matrix.Stopped{}, err
 	}
+	if len(st.Tool) > 0 { // left by a container; its carcass outlives even a reboot
+		return recoverContainer(ctx, st, statePath, deadline)
+	}
 	boot, err := BootID()
 	if err != nil {
 		return matrix.Stopped{}, err

@@ -1,0 +1,217 @@
+package process
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+
+	"enginebroker/matrix"
+)
+
+// image is what a local image is, as its tool says.
+type image struct {
+	ID         string // sha256:…
+	Digests    []string
+	Arch       string
+	Entrypoint []string
+	Cmd        []string
+}
+
+// imageByDigest demands a digest or an id: a tag moves, and says nothing about what runs.
+var imageByDigest = regexp.MustCompile(`^([^@\s]+@)?sha256:[0-9a-f]{64}$`)
+
+// ask runs the tool and returns its standard output.
+func (c Container) ask(ctx context.Context, args ...string) (string, error) {
+	argv := append(slices.Clone(c.Tool), args...)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	var errOut strings.Builder
+	cmd.Stderr = &errOut
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: %.300s", strings.Join(argv, " "), err, strings.TrimSpace(errOut.String()))
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// image inspects the image as it lies on this machine; nothing is ever pulled.
+func (c Container) image(ctx context.Context) (image, error) {
+	out, err := c.ask(ctx, "image", "inspect", c.Image)
+	if err != nil {
+		return image{}, fmt.Errorf("image %s is not on this machine (%w): pull it by hand, nothing is pulled here", c.Image, err)
+	}
+	img, err := parseImage([]byte(out))
+	if err == nil && img.Arch != "" && img.Arch != runtime.GOARCH {
+		err = fmt.Errorf("image %s is for %s, this machine is %s: pull the variant of this machine by its own digest", c.Image, img.Arch, runtime.GOARCH)
+	}
+	return img, err
+}
+
+// parseImage reads `image inspect` of docker and of podman.
+func parseImage(b []byte) (image, error) {
+	var list []struct {
+		ID           string `json:"Id"`
+		Digest       string // podman
+		RepoDigests  []string
+		Architecture string
+		Config       struct{ Entrypoint, Cmd []string }
+	}
+	if err := json.Unmarshal(b, &list); err != nil {
+		return image{}, fmt.Errorf("image inspect: %w", err)
+	}
+	if len(list) != 1 || list[0].ID == "" {
+		return image{}, fmt.Errorf("image inspect: %d images, want one with an id", len(list))
+	}
+	x := list[0]
+	img := image{ID: "sha256:" + strings.TrimPrefix(x.ID, "sha256:"), Arch: x.Architecture, Entrypoint: x.Config.Entrypoint, Cmd: x.Config.Cmd}
+	for _, d := range append(x.RepoDigests, x.Digest) {
+		if _, digest, ok := strings.Cut("@"+d, "@sha256:"); ok {
+			img.Digests = append(img.Digests, "sha256:"+digest[strings.LastIndex(digest, ":")+1:])
+		}
+	}
+	slices.Sort(img.Digests)
+	img.Digests = slices.Compact(img.Digests)
+	return img, nil
+}
+
+// digest is what the image is known by: the digest it was asked for where it has that one, else its id.
+func (i image) digest(asked string) string {
+	_, d, _ := strings.Cut("@"+asked, "@sha256:")
+	if d = "sha256:" + d[strings.LastIndex(d, ":")+1:]; slices.Contains(i.Digests, d) {
+		return d
+	}
+	return i.ID
+}
+
+// arguments chooses the form of the server's arguments by the image's entrypoint, which is never overridden: images set up
+// CUDA's forward compatibility there (bugs.md N03). Where the entrypoint ends in the server's own command, the arguments
+// follow it; before any other one, and without one, the command comes first. The image's Cmd is replaced in any case.
+func arguments(entrypoint []string, forms [][]string, args []string) []string {
+	for _, form := range forms {
+		if n := len(entrypoint) - len(form); n >= 0 && slices.EqualFunc(entrypoint[n:], form, func(a, b string) bool { return path.Base(a) == path.Base(b) }) {
+			return args
+		}
+	}
+	if len(forms) == 0 {
+		return args
+	}
+	return append(slices.Clone(forms[0]), args...)
+}
+
+// LoadLabel is the label that names the load of a container, so that a later start finds it.
+const LoadLabel = "enginebroker.load"
+
+// ownVariables are those the tool itself reads; their values for the server are given on its command line.
+var ownVariables = []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "DOCKER_HOST", "CONTAINER_HOST", "TMPDIR"}
+
+// command is the whole command line that starts a container, for docker and podman alike, and the environment of the tool.
+// Values of variables stand in that environment and not on the command line, where every user of the machine could read them.
+func (c Container) command(s Spec, img image, cidfile string) (argv, env []string) {
+	argv = append(slices.Clone(c.Tool), "run", "--pull=never", "--restart=no", "--network=host", "--sig-proxy=false", "--log-driver=none",
+		"--name="+containerName(s.LoadID), "--label="+LoadLabel+"="+s.LoadID, "--cidfile="+cidfile, "--user="+cmp.Or(c.User, fmt.Sprintf("%d:%d", os.Getuid(), os.Getgid())))
+	switch {
+	case c.GPU == "":
+	case path.Base(c.Tool[0]) == "podman":
+		argv = append(argv, "--device=nvidia.com/gpu="+c.GPU)
+	default:
+		argv = append(argv, "--gpus="+c.GPU)
+	}
+	for _, m := range c.Mounts {
+		mount := "--mount=type=bind,source=" + m.Path + ",target=" + m.Path
+		if !m.Write {
+			mount += ",readonly"
+		}
+		argv = append(argv, mount)
+	}
+	vars := map[string]string{MarkerName: s.LoadID}
+	for k, v := range s.Env {
+		vars[k] = v
+	}
+	for _, kv := range environ(vars) {
+		name, _, _ := strings.Cut(kv, "=")
+		if slices.Contains(ownVariables, name) {
+			argv = append(argv, "--env="+kv)
+			continue
+		}
+		argv, env = append(argv, "--env="+name), append(env, kv)
+	}
+	argv = append(append(argv, c.Options...), img.ID)
+	return append(argv, arguments(img.Entrypoint, c.Forms, s.Argv)...), env
+}
+
+var notInName = regexp.MustCompile(`[^A-Za-z0-9_.-]`)
+
+func containerName(loadID string) string { return "broker-" + notInName.ReplaceAllString(loadID, "-") }
+
+// Mount is a path of this machine that a container sees under the same name.
+type Mount struct {
+	Path  string
+	Write bool
+}
+
+// WeightMounts lists what has to be mounted to read a path: itself, and where its links lead out of it, as the snapshots of
+// a Hugging Face cache do.
+func WeightMounts(root string) ([]Mount, error) {
+	seen := []string{root}
+	err := filepath.WalkDir(root, func(p string, d os.DirEntry, err error) error {
+		if err != nil || d.Type()&os.ModeSymlink == 0 {
+			return err
+		}
+		real, err := filepath.EvalSymlinks(p)
+		if err != nil {
+			return err
+		}
+		if dir := filepath.Dir(real); !slices.ContainsFunc(seen, func(s string) bool { return real == s || strings.HasPrefix(real, s+"/") }) {
+			seen = append(seen, dir)
+		}
+		return nil
+	})
+	var out []Mount
+	for _, p := range seen {
+		out = append(out, Mount{Path: p})
+	}
+	return out, err
+}
+
+// refusedOptions would make the container something else than it is recorded as.
+var refusedOptions = []struct{ prefix, why string }{
+	{"--entrypoint", "the entrypoint is never overridden: images set up CUDA there"},
+	{"--restart", "a restart policy brings a dead server back under the same name"},
+	{"--pull", "nothing is pulled"}, {"--network", "the network is the host's"}, {"--net", "the network is the host's"},
+	{"--name", "set here"}, {"--cidfile", "set here"}, {"--detach", "the tool follows the server"}, {"-d", "the tool follows the server"},
+	{"--rm", "a container that removed itself cannot say how it ended"}, {"--log-driver", "set here"}, {"--pid", "the container's processes are told by their own namespace"},
+	{"--env-file", "name the variables under env"},
+}
+
+func (c Container) check() error {
+	if len(c.Tool) == 0 {
+		return fmt.Errorf("runtime: no container tool: install podman or docker, or name it")
+	}
+	if !imageByDigest.MatchString(c.Image) {
+		return fmt.Errorf("image: %q is no digest: a tag moves; write NAME@sha256:… or sha256:…", c.Image)
+	}
+	for _, o := range c.Options {
+		for _, r := range refusedOptions {
+			if name, _, _ := strings.Cut(o, "="); name == r.prefix {
+				return fmt.Errorf("run_args: %s: %s", o, r.why)
+			}
+		}
+	}
+	for _, m := range c.Mounts {
+		if strings.ContainsAny(m.Path, ",\n") || !filepath.IsAbs(m.Path) {
+			return fmt.Errorf("%q cannot be mounted: it needs an absolute path without a comma", m.Path)
+		}
+	}
+	return nil
+}
+
+// Kind is container.
+func (Container) Kind() matrix.Runtime { return matrix.RuntimeContainer }
