@@ -61,8 +61,8 @@ var rates = []column{
 
 // readings are of the box and belong to broker/1 alone.
 var readings = []column{
-	{Metric: matrix.Metric{Name: PeakMemDelta, Unit: "MiB", Denominator: "one leg", Class: matrix.ClassMemory}},
-	{Metric: matrix.Metric{Name: EnergyPerToken, Unit: "J/token", Denominator: "output tokens of all timed requests of the leg", Class: matrix.ClassEnergy}},
+	{Metric: matrix.Metric{Name: PeakMemDelta, Unit: "MiB", Denominator: "one leg: the deepest fall of MemAvailable below the boot's baseline", Class: matrix.ClassMemory}},
+	{Metric: matrix.Metric{Name: EnergyPerToken, Unit: "J/token, GPU rail only", Denominator: "output tokens of all timed requests of the leg", Class: matrix.ClassEnergy}},
 }
 
 // primary metrics get directions and the multiplicity correction; all others are printed with intervals only (protocol §3.5).

@@ -42,7 +42,8 @@ func HTML(w io.Writer, r matrix.Report) error {
 	return htmlPage.Execute(w, struct {
 		matrix.Report
 		Stamp, ExternalStamp, BesideNote string
+		Caveats                          []string
 		Sections                         []section
 		Beside                           beside
-	}{r, Stamp, ExternalStamp, besideNote, sections(r, true), besides(r.Imported)})
+	}{r, Stamp, ExternalStamp, besideNote, caveats(r, true), sections(r, true), besides(r.Imported)})
 }

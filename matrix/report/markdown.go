@@ -25,6 +25,9 @@ func Markdown(w io.Writer, r matrix.Report) error {
 		d.linef("Grid %d: finished %v, boot %s, seed %s.", g.Index, g.Done, md(g.BootID), md(g.Seed))
 	}
 	d.linef("FASTER and a ratio above 1 speak of the first engine of a pair.")
+	for _, n := range caveats(r, true) {
+		d.linef("%s", n)
+	}
 	for _, s := range sections(r, true) {
 		d.section(s)
 	}

@@ -257,6 +257,24 @@ func sections(r matrix.Report, secondary bool) []section {
 	return out
 }
 
+// caveats are what a reader must know of the classes of the metrics that are shown, whatever their verdicts.
+func caveats(r matrix.Report, secondary bool) []string {
+	var energy, memory bool
+	for _, c := range r.Cells {
+		shown := c.Metric.Primary || secondary
+		energy = energy || shown && c.Metric.Class == matrix.ClassEnergy
+		memory = memory || shown && c.Metric.Class == matrix.ClassMemory
+	}
+	var out []string
+	if energy {
+		out = append(out, "Energy is of the GPU rail only: GPU watts are not machine watts, and nothing here tells what the rest of the machine drew.")
+	}
+	if memory {
+		out = append(out, "Memory is the deepest fall of MemAvailable below the boot's baseline, page cache excluded.")
+	}
+	return out
+}
+
 // offers says what one side of a refusal opens or lacks, one artifact a text.
 func offers(list []matrix.Offer) []string {
 	var out []string

@@ -434,3 +434,33 @@ func TestWriteError(t *testing.T) {
 		}
 	}
 }
+
+// Energy and memory say what they are of in every text format, where they are shown.
+func TestCaveats(t *testing.T) {
+	r := sample()
+	id := matrix.CellID{Pair: matrix.NewPair("ours", "vllm"), Group: r.Cells[0].ID.Group, Point: "c1"}
+	for _, m := range []matrix.Metric{
+		{Name: "energy_per_output_token", Unit: "J/token, GPU rail only", Class: matrix.ClassEnergy}, {Name: "peak_mem_delta", Unit: "MiB", Class: matrix.ClassMemory}} {
+		id.Metric = m.Name
+		r.Cells = append(r.Cells, matrix.Cell{ID: id, Metric: m, Verdict: matrix.Inconclusive, Reasons: reasons(matrix.WideCI)})
+	}
+	for name, write := range map[string]func(io.Writer) error{
+		"terminal": func(w io.Writer) error { return Terminal(w, r, Options{Width: 400, Secondary: true}) },
+		"markdown": func(w io.Writer) error { return Markdown(w, r) },
+		"html":     func(w io.Writer) error { return HTML(w, r) },
+	} {
+		var b strings.Builder
+		if err := write(&b); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"GPU watts are not machine watts", "MemAvailable"} {
+			if !strings.Contains(b.String(), want) {
+				t.Errorf("%s does not say %q", name, want)
+			}
+		}
+	}
+	var b strings.Builder
+	if err := Terminal(&b, r, Options{Width: 400}); err != nil || strings.Contains(b.String(), "watts") {
+		t.Errorf("primary metrics alone: %v, and the report speaks of watts", err)
+	}
+}

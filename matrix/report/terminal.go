@@ -17,6 +17,9 @@ func Terminal(w io.Writer, r matrix.Report, o Options) error {
 	}
 	p.head(r)
 	p.wrapIn(dim, "", "FASTER and a ratio above 1 speak of the first engine of a pair; the other way round it is 1/ratio.")
+	for _, n := range caveats(r, o.Secondary) {
+		p.wrapIn(dim, "", n)
+	}
 	for _, s := range sections(r, o.Secondary) {
 		p.blank()
 		p.section(s)
