@@ -42,6 +42,9 @@ endif
 bench: ## run the benchmarks; they print, nothing is asserted
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
+bench-peers: build ## our client and the others that are installed against one server of known times, alternating
+	@scripts/bench-peers.sh
+
 fuzz: ## run every fuzz target for FUZZTIME each (default 30s)
 	@scripts/fuzz.sh $(or $(FUZZTIME),30s)
 
@@ -66,4 +69,4 @@ dist: ## archives for linux/arm64 (GB10) and linux/amd64 in dist/
 clean: ## remove what build and dist made
 	rm -rf bin dist
 
-.PHONY: help build matrix test race bench fuzz generate lint engines real calibrate-protocol dist clean
+.PHONY: help build matrix test race bench bench-peers fuzz generate lint engines real calibrate-protocol dist clean
