@@ -97,6 +97,31 @@ type CounterDelta struct {
 	Accepted  Opt[int64] `json:"accepted,omitzero"`
 }
 
+// Answered sums the tokens that the server reported for the requests of a leg, its warm-up included, as the engine's own
+// counter saw them: CounterDelta.Generated runs from before the warm-up to after the last repetition. False where a request
+// was not answered in full or has no count, so that there is nothing to hold against the counter.
+func (r LegRecord) Answered() (tokens int64, ok bool) {
+	sum := func(reqs []Request) bool {
+		for _, q := range reqs {
+			n, counted := q.CompletionTokens.Get()
+			if !counted || q.Outcome != OutcomeOK {
+				return false
+			}
+			tokens += n
+		}
+		return true
+	}
+	if len(r.Warmup) == 0 || !sum(r.Warmup) {
+		return 0, false
+	}
+	for _, rep := range r.Repetitions {
+		if len(rep.Requests) != rep.Planned || !sum(rep.Requests) {
+			return 0, false
+		}
+	}
+	return tokens, true
+}
+
 // LoadRecord is the evidence of one load.
 type LoadRecord struct {
 	ID       string            `json:"id"`
