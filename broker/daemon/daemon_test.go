@@ -163,11 +163,20 @@ var voidCell = matrix.Cell{ID: matrix.CellID{Pair: matrix.NewPair("a", "b"), Gro
 // server is a daemon over memory. stop drains it and waits.
 type server struct {
 	*Client
-	conn *grpc.ClientConn
+	dial func() (*Client, error)
 	stop func()
 }
 
-func (s *server) run() brokerv1.RunServiceClient { return s.runs }
+// again is one more connection.
+func (s *server) again(t *testing.T) *Client {
+	t.Helper()
+	c, err := s.dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
 
 func serve(t *testing.T, f *fake, resume bool) *server {
 	t.Helper()
@@ -176,7 +185,10 @@ func serve(t *testing.T, f *fake, resume bool) *server {
 	done := make(chan error, 1)
 	log := zaptest.NewLogger(t)
 	go func() { done <- Serve(ctx, f, Options{Listener: l, Log: log, Resume: resume}) }()
-	c, err := Dial("passthrough:///memory", TLS{}, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+	dial := func() (*Client, error) {
+		return Dial("passthrough:///memory", TLS{}, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+	}
+	c, err := dial()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +201,7 @@ func serve(t *testing.T, f *fake, resume bool) *server {
 		l.Close()
 	})
 	t.Cleanup(stop)
-	return &server{Client: c, conn: c.conn, stop: stop}
+	return &server{Client: c, dial: dial, stop: stop}
 }
 
 func spec() *brokerv1.RunSpec { return &brokerv1.RunSpec{Model: new("models/m")} }

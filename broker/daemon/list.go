@@ -10,11 +10,13 @@ import (
 	brokerv1 "enginebroker/proto/gen/broker/v1"
 )
 
-// run is the message of a job, with what the listing of its evidence adds. q.mu is held.
+// run is the message of a job, with what the listing of its evidence adds; one of the two may be nil. q.mu is held.
 func (q *queue) run(j *job, info *service.RunInfo) *brokerv1.Run {
-	out := &brokerv1.Run{Name: new(service.RunPrefix + j.Name)}
+	var out *brokerv1.Run
 	if info != nil {
 		out = service.ToRun(*info)
+	} else {
+		out = &brokerv1.Run{Name: new(service.RunPrefix + j.Name)}
 	}
 	if j == nil {
 		return out

@@ -29,7 +29,7 @@ func ToRunState(state string) brokerv1.RunState {
 // ToRun is the message of a listing entry.
 func ToRun(i RunInfo) *brokerv1.Run {
 	out := &brokerv1.Run{Name: text(RunPrefix + i.Name), State: new(ToRunState(i.State)), Model: text(i.Model), Profile: text(i.Profile), Box: text(i.Box),
-		Simulated: flag(i.Simulated), LoadsDone: count(i.Loads), LoadsPlanned: count(i.Planned), Next: text(i.Next), Word: text(i.State), Marks: texts(i.Marks)}
+		Simulated: flag(i.Simulated), LoadsDone: count(i.Loads), LoadsPlanned: count(i.Planned), Next: text(i.Next), Word: text(i.State), Marks: texts(i.Marks), External: flag(i.External)}
 	if !i.Updated.IsZero() {
 		out.UpdateTime = timestamppb.New(i.Updated)
 	}
@@ -39,7 +39,7 @@ func ToRun(i RunInfo) *brokerv1.Run {
 // RunOf is the listing entry of a message.
 func RunOf(m *brokerv1.Run) RunInfo {
 	i := RunInfo{Name: strings.TrimPrefix(m.GetName(), RunPrefix), Model: m.GetModel(), Profile: m.GetProfile(), Box: m.GetBox(), Simulated: m.GetSimulated(),
-		State: m.GetWord(), Next: m.GetNext(), Loads: int(m.GetLoadsDone()), Planned: int(m.GetLoadsPlanned()), Marks: m.GetMarks()}
+		State: m.GetWord(), Next: m.GetNext(), Loads: int(m.GetLoadsDone()), Planned: int(m.GetLoadsPlanned()), Marks: m.GetMarks(), External: m.GetExternal()}
 	if i.State == "" {
 		i.State = strings.ToLower(strings.TrimPrefix(m.GetState().String(), "RUN_STATE_"))
 	}

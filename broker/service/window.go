@@ -24,10 +24,16 @@ func WithWindows(ctx context.Context, w Windows) context.Context {
 	return context.WithValue(ctx, windowsKey{}, w)
 }
 
+// WindowsOf is what WithWindows put there; nil where it was not called.
+func WindowsOf(ctx context.Context) Windows {
+	w, _ := ctx.Value(windowsKey{}).(Windows)
+	return w
+}
+
 // windowHook is what a run calls around every timed window; nil where nobody wants to know.
 func (s *Service) windowHook(ctx context.Context, led *ledger.Run) func(open bool) {
-	w, ok := ctx.Value(windowsKey{}).(Windows)
-	if !ok {
+	w := WindowsOf(ctx)
+	if w == nil {
 		return nil
 	}
 	return func(open bool) {

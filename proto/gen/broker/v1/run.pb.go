@@ -273,7 +273,9 @@ type Run struct {
 	// The state as a listing for people shows it.
 	Word *string `protobuf:"bytes,16,opt,name=word" json:"word,omitempty"`
 	// What a reader should know before anything in it counts.
-	Marks         []string `protobuf:"bytes,17,rep,name=marks" json:"marks,omitempty"`
+	Marks []string `protobuf:"bytes,17,rep,name=marks" json:"marks,omitempty"`
+	// Results of other programs, imported and not measured here.
+	External      *bool `protobuf:"varint,18,opt,name=external" json:"external,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -425,6 +427,13 @@ func (x *Run) GetMarks() []string {
 		return x.Marks
 	}
 	return nil
+}
+
+func (x *Run) GetExternal() bool {
+	if x != nil && x.External != nil {
+		return *x.External
+	}
+	return false
 }
 
 // PlanRunRequest asks for a plan.
@@ -2107,7 +2116,7 @@ var File_broker_v1_run_proto protoreflect.FileDescriptor
 
 const file_broker_v1_run_proto_rawDesc = "" +
 	"\n" +
-	"\x13broker/v1/run.proto\x12\tbroker.v1\x1a\x14broker/v1/fact.proto\x1a\x17broker/v1/failure.proto\x1a\x14broker/v1/plan.proto\x1a\x16broker/v1/report.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbc\x04\n" +
+	"\x13broker/v1/run.proto\x12\tbroker.v1\x1a\x14broker/v1/fact.proto\x1a\x17broker/v1/failure.proto\x1a\x14broker/v1/plan.proto\x1a\x16broker/v1/report.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd8\x04\n" +
 	"\x03Run\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12)\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x13.broker.v1.RunStateR\x05state\x12%\n" +
@@ -2130,7 +2139,8 @@ const file_broker_v1_run_proto_rawDesc = "" +
 	"\vupdate_time\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"updateTime\x12\x12\n" +
 	"\x04word\x18\x10 \x01(\tR\x04word\x12\x14\n" +
-	"\x05marks\x18\x11 \x03(\tR\x05marks\"V\n" +
+	"\x05marks\x18\x11 \x03(\tR\x05marks\x12\x1a\n" +
+	"\bexternal\x18\x12 \x01(\bR\bexternal\"V\n" +
 	"\x0ePlanRunRequest\x12&\n" +
 	"\x04spec\x18\x01 \x01(\v2\x12.broker.v1.RunSpecR\x04spec\x12\x1c\n" +
 	"\tcanonical\x18\x02 \x01(\bR\tcanonical\"6\n" +

@@ -1,0 +1,159 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+
+	"enginebroker/matrix"
+	brokerv1 "enginebroker/proto/gen/broker/v1"
+)
+
+// Every Cause of the source has one row, so that none becomes an internal error by being forgotten.
+func TestEveryCauseHasARow(t *testing.T) {
+	f, err := parser.ParseFile(token.NewFileSet(), "service.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var declared []string
+	ast.Inspect(f, func(n ast.Node) bool {
+		if v, ok := n.(*ast.ValueSpec); ok && len(v.Values) == 1 && strings.HasPrefix(v.Names[0].Name, "Cause") {
+			declared = append(declared, strings.Trim(v.Values[0].(*ast.BasicLit).Value, `"`))
+		}
+		return true
+	})
+	var rows []string
+	for _, r := range Causes {
+		rows = append(rows, string(r.Cause))
+	}
+	slices.Sort(declared)
+	slices.Sort(rows)
+	if len(declared) < 10 || !slices.Equal(declared, rows) {
+		t.Errorf("causes declared %v, in the table %v", declared, rows)
+	}
+}
+
+func TestErrorsCrossTheWireUnchanged(t *testing.T) {
+	for _, r := range Causes {
+		for _, fix := range []string{"", "do this"} {
+			in := &Error{Cause: r.Cause, Err: errors.New("what happened"), Fix: fix}
+			st := StatusOf(fmt.Errorf("%w", in))
+			if st.Code() != r.Code {
+				t.Errorf("%s: code %v, want %v", r.Cause, st.Code(), r.Code)
+			}
+			out, ok := errors.AsType[*Error](FromStatus(st.Err()))
+			if !ok || out.Cause != in.Cause || out.Error() != in.Error() {
+				t.Errorf("%s came back as %v (%s)", r.Cause, out, out.Cause)
+			}
+			details(t, st.Details(), r)
+		}
+	}
+	if st := StatusOf(nil); st.Code() != codes.OK {
+		t.Errorf("no error is %v", st)
+	}
+	if got := StatusOf(fmt.Errorf("x: %w", context.Canceled)).Code(); got != codes.Aborted {
+		t.Errorf("cancelled is %v", got)
+	}
+	if got := StatusOf(context.DeadlineExceeded).Code(); got != codes.DeadlineExceeded {
+		t.Errorf("late is %v", got)
+	}
+}
+
+func details(t *testing.T, list []any, r CauseRow) {
+	t.Helper()
+	var info *errdetails.ErrorInfo
+	var failure *brokerv1.Failure
+	for _, d := range list {
+		switch d := d.(type) {
+		case *errdetails.ErrorInfo:
+			info = d
+		case *brokerv1.Failure:
+			failure = d
+		}
+	}
+	if info.GetDomain() != Domain || info.GetReason() == "" || failure.GetExitCode() != int64(r.Exit) || failure.GetCause() != string(r.Cause) {
+		t.Errorf("%s: details %v", r.Cause, list)
+	}
+}
+
+func TestFieldsAndBothSidesAreDetails(t *testing.T) {
+	st := StatusOf(FieldErrors{{"spec.model", "missing"}, {"spec.pairs[1]", "give two labels"}}.err())
+	var fields []string
+	for _, d := range st.Details() {
+		if b, ok := d.(*errdetails.BadRequest); ok {
+			for _, v := range b.GetFieldViolations() {
+				fields = append(fields, v.GetField())
+			}
+		}
+	}
+	if st.Code() != codes.InvalidArgument || fmt.Sprint(fields) != "[spec.model spec.pairs[1]]" {
+		t.Errorf("%v, fields %v", st, fields)
+	}
+	refusal := matrix.Refusal{Pair: matrix.NewPair("a", "b"), Reason: matrix.DraftedVsRaw, Sides: []matrix.OfferSide{{Label: "a"}, {Label: "b"}}}
+	st = StatusOf(Explained(fail(CauseNotComparable, "", "no pair is comparable"), nil, []matrix.Refusal{refusal}))
+	sides, forbids, why := 0, false, ""
+	for _, d := range st.Details() {
+		switch d := d.(type) {
+		case *brokerv1.Failure:
+			sides = len(d.GetRefusals()[0].GetSides())
+		case *errdetails.PreconditionFailure:
+			forbids = true
+		case *errdetails.ErrorInfo:
+			why = d.GetReason()
+		}
+	}
+	if sides != 2 || !forbids || why != "DRAFTED_VS_RAW" {
+		t.Errorf("%d sides, precondition %v, reason %s", sides, forbids, why)
+	}
+}
+
+// docs/grpc.md maps every reason of the protocol to its status code and exit code; the table is this one.
+func TestDocumentedTables(t *testing.T) {
+	page, err := os.ReadFile("../../docs/grpc.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range Causes {
+		if line := fmt.Sprintf("| `%s` | %s | %d |", r.Cause, code(r.Code), r.Exit); !strings.Contains(string(page), line) {
+			t.Errorf("docs/grpc.md lacks %s", line)
+		}
+	}
+	for v := matrix.Established; v <= matrix.NotComparable; v++ {
+		for _, r := range v.Reasons() {
+			c, fails, err := CauseOfReason(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			line := fmt.Sprintf("| `%s` | %s | OK | 0 |", r, v)
+			if fails {
+				row := causeRow(c)
+				line = fmt.Sprintf("| `%s` | %s | %s | %d |", r, v, code(row.Code), row.Exit)
+			}
+			if !strings.Contains(string(page), line) {
+				t.Errorf("docs/grpc.md lacks %s", line)
+			}
+		}
+	}
+}
+
+// code is a status code as gRPC's own documentation writes it.
+func code(c codes.Code) string {
+	var b strings.Builder
+	for i, r := range c.String() {
+		if i > 0 && r >= 'A' && r <= 'Z' {
+			b.WriteByte('_')
+		}
+		b.WriteRune(r)
+	}
+	return strings.ToUpper(b.String())
+}
