@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"enginebroker/engines"
+	"enginebroker/engines/adapter"
 	"enginebroker/engines/enginetest"
 	"enginebroker/engines/openai"
 	"enginebroker/matrix"
@@ -199,12 +200,20 @@ func TestConformance(t *testing.T) {
 		Request: r, Secrets: []string{"hush-hush-hush"}, StopDeadline: 10 * time.Second})
 }
 
+func arguments(r matrix.StartRequest, v openai.Values, c adapter.Checkpoint, cpu bool, known map[string]bool) (argv, waived []string, err error) {
+	flags, err := wanted(r, v, c, cpu)
+	if err != nil {
+		return nil, nil, err
+	}
+	return adapter.Build{Known: known}.Arguments(flags, v)
+}
+
 // A build that does not know a flag of a fair run is refused by the flag's name, unless the flag is waived.
 func TestUnknownFlag(t *testing.T) {
-	known := parseHelp(help(t))
+	known := adapter.ParseHelp(help(t))
 	delete(known, "--enable-cache-report")
 	r := request(t)
-	w := weights{model: "/m"}
+	w := adapter.Checkpoint{}
 	_, _, err := arguments(r, openai.NewValues(schema, nil), w, false, known)
 	if f, ok := errors.AsType[*matrix.StartFailure](err); !ok || f.Code != "unsupported_flag" || !strings.Contains(f.Message, "--enable-cache-report") {
 		t.Errorf("%v", err)
@@ -224,13 +233,13 @@ func TestDraftedArguments(t *testing.T) {
 		"/d":        "--speculative-algorithm STANDALONE --speculative-draft-model-path /d --speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4",
 	} {
 		r.Policy = matrix.Policy{Kind: matrix.Drafted, Drafter: drafter, Length: 3}
-		argv, _, err := arguments(r, openai.NewValues(schema, nil), weights{model: "/m"}, false, parseHelp(help(t)))
+		argv, _, err := arguments(r, openai.NewValues(schema, nil), adapter.Checkpoint{}, false, adapter.ParseHelp(help(t)))
 		if err != nil || !strings.HasSuffix(strings.Join(argv, " "), want) {
 			t.Errorf("%s: %v %v", drafter, argv, err)
 		}
 	}
 	r.Policy.Length = 0
-	if _, _, err := arguments(r, openai.NewValues(schema, nil), weights{}, false, parseHelp(help(t))); err == nil {
+	if _, _, err := arguments(r, openai.NewValues(schema, nil), adapter.Checkpoint{}, false, adapter.ParseHelp(help(t))); err == nil {
 		t.Error("a policy without a length starts")
 	}
 }
@@ -252,7 +261,7 @@ func TestConfigureNamesEveryField(t *testing.T) {
 	if want := []string{"attach", "device", "env.TRITON_CACHE_DIR", "extra_args", "extra_args", "extra_args", "extra_args", "extra_args", "mem_fraction_static", "ready_timeout", "venv", "vnev"}; !slices.Equal(fields, want) {
 		t.Errorf("%v", faults)
 	}
-	if e.settings != nil {
+	if _, err := e.Start(t.Context(), matrix.StartRequest{}, nil); !errors.Is(err, engines.ErrNotConfigured) {
 		t.Error("refused settings were kept")
 	}
 }
@@ -329,7 +338,7 @@ func TestAttachDescribesAndLetsGo(t *testing.T) {
 }
 
 func TestParseHelp(t *testing.T) {
-	known := parseHelp(help(t))
+	known := adapter.ParseHelp(help(t))
 	for _, name := range []string{"--context-length", "--model", "--model-path", "--tensor-parallel-size", "--disable-radix-cache", "--speculative-algorithm", "--no-enable-tf32-matmul", "--host"} {
 		if !known[name] {
 			t.Errorf("%s is not read", name)
@@ -370,7 +379,7 @@ func TestLogFacts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	facts := logFacts(strings.Split(string(b), "\n"))
+	facts := adapter.LogFacts(logged, strings.Split(string(b), "\n"))
 	if f, _ := facts.Get(matrix.FactKVDtype); f.Value != "float32" || f.Standing != matrix.Observed {
 		t.Errorf("%+v", facts)
 	}

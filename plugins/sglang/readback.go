@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"enginebroker/engines/adapter"
 	"enginebroker/engines/fingerprint"
 	"enginebroker/engines/openai"
 	"enginebroker/matrix"
@@ -122,7 +123,7 @@ func dtypeName(s string) string {
 	return s
 }
 
-// facts are the answers as facts. What the log says of the load (logFacts) stands before them where it knows better.
+// facts are the answers as facts. What the log says of the load (logged) stands before them where it knows better.
 func (s state) facts() matrix.Facts {
 	const where = "/server_info "
 	i := s.info
@@ -134,45 +135,45 @@ func (s state) facts() matrix.Facts {
 		speculation = "none"
 	}
 	facts := matrix.Facts{
-		said(matrix.FactVersion, i.Version, where+"version"),
-		seen(matrix.FactModelPath, s.path, "/model_info model_path"),
-		seen(matrix.FactQuantization, quantization, where+"quantization"),
-		seen(matrix.FactSpeculation, speculation, where+"speculative_algorithm"),
-		seen(matrix.FactContextTokens, strconv.Itoa(s.granted.ContextTokens), "/v1/models max_model_len"),
-		seen(matrix.FactConcurrency, strconv.Itoa(s.granted.Concurrency), where+"max_running_requests"),
-		seen(matrix.FactBackend, i.Attention, where+"attention_backend"),
-		seen(fingerprint.FactKernel+"sampling", i.Sampling, where+"sampling_backend"),
-		seen(fingerprint.FactConfig+"kv_tokens", strconv.Itoa(i.MaxTokens), where+"max_total_num_tokens"),
-		seen(fingerprint.FactConfig+"stream_interval", strconv.Itoa(i.Interval), where+"stream_interval"),
-		seen(fingerprint.FactConfig+"chunked_prefill_size", strconv.Itoa(i.Chunked), where+"chunked_prefill_size"),
-		seen(fingerprint.FactConfig+"device", i.Device, where+"device"),
-		seen(fingerprint.FactConfig+"random_seed", strconv.FormatInt(i.Seed, 10), where+"random_seed"),
+		adapter.Said(matrix.FactVersion, i.Version, where+"version"),
+		adapter.Seen(matrix.FactModelPath, s.path, "/model_info model_path"),
+		adapter.Seen(matrix.FactQuantization, quantization, where+"quantization"),
+		adapter.Seen(matrix.FactSpeculation, speculation, where+"speculative_algorithm"),
+		adapter.Seen(matrix.FactContextTokens, strconv.Itoa(s.granted.ContextTokens), "/v1/models max_model_len"),
+		adapter.Seen(matrix.FactConcurrency, strconv.Itoa(s.granted.Concurrency), where+"max_running_requests"),
+		adapter.Seen(matrix.FactBackend, i.Attention, where+"attention_backend"),
+		adapter.Seen(fingerprint.FactKernel+"sampling", i.Sampling, where+"sampling_backend"),
+		adapter.Seen(fingerprint.FactConfig+"kv_tokens", strconv.Itoa(i.MaxTokens), where+"max_total_num_tokens"),
+		adapter.Seen(fingerprint.FactConfig+"stream_interval", strconv.Itoa(i.Interval), where+"stream_interval"),
+		adapter.Seen(fingerprint.FactConfig+"chunked_prefill_size", strconv.Itoa(i.Chunked), where+"chunked_prefill_size"),
+		adapter.Seen(fingerprint.FactConfig+"device", i.Device, where+"device"),
+		adapter.Seen(fingerprint.FactConfig+"random_seed", strconv.FormatInt(i.Seed, 10), where+"random_seed"),
 	}
 	if i.Graphs.Decode.Backend != "" {
-		facts = append(facts, seen(fingerprint.FactConfig+"cuda_graph", "decode "+i.Graphs.Decode.Backend+", prefill "+i.Graphs.Prefill.Backend, where+"cuda_graph_config"))
+		facts = append(facts, adapter.Seen(fingerprint.FactConfig+"cuda_graph", "decode "+i.Graphs.Decode.Backend+", prefill "+i.Graphs.Prefill.Backend, where+"cuda_graph_config"))
 	}
 	if d := dtypeName(i.Dtype); d != "" && d != "auto" {
-		facts = append(facts, seen(matrix.FactComputeDtype, d, where+"dtype"))
+		facts = append(facts, adapter.Seen(matrix.FactComputeDtype, d, where+"dtype"))
 		if i.Quantization == "" {
-			facts = append(facts, seen(matrix.FactActivationDtype, d, where+"dtype of an unquantized model"))
+			facts = append(facts, adapter.Seen(matrix.FactActivationDtype, d, where+"dtype of an unquantized model"))
 		}
 	}
 	if d := dtypeName(i.KVDtype); d != "" && d != "auto" {
-		facts = append(facts, seen(matrix.FactKVDtype, d, where+"kv_cache_dtype"))
+		facts = append(facts, adapter.Seen(matrix.FactKVDtype, d, where+"kv_cache_dtype"))
 	}
 	if i.FP4 != "" && i.Quantization != "" {
-		facts = append(facts, seen(fingerprint.FactKernel+"fp4", i.FP4, where+"fp4_gemm_runner_backend"))
+		facts = append(facts, adapter.Seen(fingerprint.FactKernel+"fp4", i.FP4, where+"fp4_gemm_runner_backend"))
 	}
 	for _, b := range []struct {
 		name string
 		off  matrix.Opt[bool]
 	}{{"flashinfer_autotune", i.NoAutotune}, {"overlap_schedule", i.NoOverlap}} {
 		if off, ok := b.off.Get(); ok {
-			facts = append(facts, seen(fingerprint.FactConfig+b.name, strconv.FormatBool(!off), where))
+			facts = append(facts, adapter.Seen(fingerprint.FactConfig+b.name, strconv.FormatBool(!off), where))
 		}
 	}
 	if sleeps, ok := i.SleepOnIdle.Get(); ok {
-		facts = append(facts, seen(matrix.FactSleepOnIdle, onOff(sleeps), where+"sleep_on_idle"))
+		facts = append(facts, adapter.Seen(matrix.FactSleepOnIdle, onOff(sleeps), where+"sleep_on_idle"))
 	}
 	return facts
 }
@@ -185,14 +186,14 @@ func onOff(on bool) string {
 }
 
 // compare checks what the server grants and does against the request.
-func (s state) compare(r matrix.StartRequest, w weights) error {
+func (s state) compare(r matrix.StartRequest) error {
 	fail := func(code, fix, format string, args ...any) error {
 		return &matrix.StartFailure{Code: code, Message: fmt.Sprintf(format, args...), Fix: fix}
 	}
 	i, g := s.info, s.granted
 	switch {
-	case s.path != w.model || i.ServedName != r.ModelName:
-		return fail("wrong_model", "something else answers on this port", "the server says that it serves %s as %s, and not %s as %s (/model_info, /server_info)", s.path, i.ServedName, w.model, r.ModelName)
+	case s.path != r.Artifact.Path || i.ServedName != r.ModelName:
+		return fail("wrong_model", "something else answers on this port", "the server says that it serves %s as %s, and not %s as %s (/model_info, /server_info)", s.path, i.ServedName, r.Artifact.Path, r.ModelName)
 	case g.ContextTokens < r.Limits.ContextTokens || g.Concurrency < r.Limits.Concurrency || g.KVTokens < r.Limits.KVTokens:
 		return fail("limits", "raise mem_fraction_static, or lower the workload", "asked for %d tokens per request, %d requests at once and %d KV tokens, granted %d, %d and %d (/server_info)",
 			r.Limits.ContextTokens, r.Limits.Concurrency, r.Limits.KVTokens, g.ContextTokens, g.Concurrency, g.KVTokens)
@@ -212,34 +213,12 @@ func (s state) compare(r matrix.StartRequest, w weights) error {
 
 // logged are what the log alone says, or says as resolved where an endpoint repeats what was asked (bugs.md F06). A
 // fallback is no identity: it may be gone once the caches are warm.
-var logged = []struct {
-	name    string
-	pattern *regexp.Regexp
-}{
-	{matrix.FactKVDtype, regexp.MustCompile(`KV Cache is allocated\. dtype: (?:torch\.)?(\w+)`)},
-	{fingerprint.FactKernel + "attention", regexp.MustCompile(`Use (\S+) attention backend|Attention backend not (?:explicitly )?specified\. Use (\S+) backend`)},
-	{fingerprint.FactKernel + "tree_cache", regexp.MustCompile(`Tree cache initialized: source=\S+ impl=(\S+)`)},
-	{fingerprint.FactWarning, regexp.MustCompile(`((?i:falling back to) .{1,80}|roll back to CPU)`)},
-	{fingerprint.FactKernel + "cuda_graph", regexp.MustCompile(`(Cuda graph is disabled because .{0,80})`)},
-}
-
-func logFacts(log []string) matrix.Facts {
-	var facts matrix.Facts
-	had := map[string]bool{}
-	for _, k := range logged {
-		for _, l := range log {
-			m := k.pattern.FindStringSubmatch(l)
-			if m == nil {
-				continue
-			}
-			value := strings.Join(m[1:], "")
-			if !had[k.name+value] {
-				had[k.name+value] = true
-				facts = append(facts, seen(k.name, value, "server log"))
-			}
-		}
-	}
-	return facts
+var logged = []adapter.Logged{
+	{Name: matrix.FactKVDtype, Pattern: regexp.MustCompile(`KV Cache is allocated\. dtype: (?:torch\.)?(\w+)`)},
+	{Name: fingerprint.FactKernel + "attention", Pattern: regexp.MustCompile(`Use (\S+) attention backend|Attention backend not (?:explicitly )?specified\. Use (\S+) backend`)},
+	{Name: fingerprint.FactKernel + "tree_cache", Pattern: regexp.MustCompile(`Tree cache initialized: source=\S+ impl=(\S+)`)},
+	{Name: fingerprint.FactWarning, Pattern: regexp.MustCompile(`((?i:falling back to) .{1,80}|roll back to CPU)`)},
+	{Name: fingerprint.FactKernel + "cuda_graph", Pattern: regexp.MustCompile(`(Cuda graph is disabled because .{0,80})`)},
 }
 
 // counters reads the state counters of /metrics. What is drafted is there as a rate only, and a rate is no count.

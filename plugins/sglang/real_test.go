@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"enginebroker/engines"
+	"enginebroker/engines/adapter"
 	"enginebroker/engines/enginetest"
 	"enginebroker/engines/openai"
 	"enginebroker/engines/process"
@@ -29,7 +30,7 @@ const (
 // realVenv is the environment that engines/install/sglang.sh makes.
 func realVenv(t testing.TB) string {
 	t.Helper()
-	venv, err := filepath.Abs(filepath.Join(repo, defaultVenv))
+	venv, err := filepath.Abs(filepath.Join(repo, place.Default))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,26 +101,26 @@ func TestRealStart(t *testing.T) {
 	if want := []int{257, 281, 272, 32, 259, 32, 260, 32, 111, 108, 100}; err != nil || !slices.Equal(ids, want) {
 		t.Errorf("ids %v %v", ids, err)
 	}
-	srv, err := e.running()
+	srv, err := e.Server()
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := srv.client.Complete(t.Context(), r.ModelName, oraclePrompt, 24, map[string]any{"ignore_eos": true})
+	a, err := srv.Client.Complete(t.Context(), r.ModelName, oraclePrompt, 24, map[string]any{"ignore_eos": true})
 	if err != nil || a.Text != oracle {
 		t.Errorf("text %q, want %q: %v", a.Text, oracle, err)
 	}
 	// The last two tokens of the context are not given, in silence; beyond the context it is a 400.
 	for asked, want := range map[int]int64{499: 499, 501: 499} {
-		a, err := srv.client.Complete(t.Context(), r.ModelName, oraclePrompt, asked, map[string]any{"ignore_eos": true})
+		a, err := srv.Client.Complete(t.Context(), r.ModelName, oraclePrompt, asked, map[string]any{"ignore_eos": true})
 		if err != nil || a.CompletionTokens != matrix.Some(want) {
 			t.Errorf("11 + %d of 512: %v tokens, want %d: %v", asked, a.CompletionTokens, want, err)
 		}
 	}
-	if _, err := srv.client.Complete(t.Context(), r.ModelName, oraclePrompt, 502, nil); !openai.IsStatus(err, 400) {
+	if _, err := srv.Client.Complete(t.Context(), r.ModelName, oraclePrompt, 502, nil); !openai.IsStatus(err, 400) {
 		t.Errorf("beyond the context: %v", err)
 	}
 	// A wrong name is accepted and echoed: the dialect must not take it for proof.
-	if a, err := srv.client.Complete(t.Context(), "no-such-model", oraclePrompt, 1, nil); err != nil || a.Model != "no-such-model" || ready.Dialect.EchoesModel {
+	if a, err := srv.Client.Complete(t.Context(), "no-such-model", oraclePrompt, 1, nil); err != nil || a.Model != "no-such-model" || ready.Dialect.EchoesModel {
 		t.Errorf("a wrong name: %q %v", a.Model, err)
 	}
 	st, err := e.Observe(t.Context())
@@ -148,12 +149,12 @@ func TestRealKilledScheduler(t *testing.T) {
 	if err := syscall.Kill(scheduler(t, ready), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	tree, err := e.slot.Tree()
+	srv, err := e.Server()
 	if err != nil {
 		t.Fatal(err)
 	}
 	select {
-	case <-tree.Done():
+	case <-srv.Done():
 	case <-time.After(time.Minute):
 		t.Error("the server survives its scheduler for a minute")
 	}
@@ -185,7 +186,7 @@ func TestRealStoppedScheduler(t *testing.T) {
 	if err := syscall.Kill(scheduler(t, ready), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	if st, err := e.Observe(t.Context()); err == nil || st.Alive {
+	if st, err := e.Observe(t.Context()); err != nil || st.Alive {
 		t.Errorf("a server that hangs is said to be alive: %+v", st)
 	}
 	stop(t, e, "")
@@ -213,7 +214,7 @@ func request(t testing.TB) matrix.StartRequest {
 	}
 }
 
-func configured(t testing.TB, s engines.Settings) *engine {
+func configured(t testing.TB, s engines.Settings) *adapter.Instance {
 	t.Helper()
 	e := newEngine()
 	if faults, err := e.Configure(t.Context(), s); err != nil || len(faults) > 0 {
@@ -223,7 +224,7 @@ func configured(t testing.TB, s engines.Settings) *engine {
 	return e
 }
 
-func stop(t *testing.T, e *engine, how string) {
+func stop(t *testing.T, e *adapter.Instance, how string) {
 	t.Helper()
 	if s, err := e.Stop(t.Context(), 30*time.Second); err != nil || !s.Gone() || how != "" && s.How != how {
 		t.Errorf("stop: %+v %v", s, err)

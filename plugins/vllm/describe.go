@@ -2,10 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
-	"strings"
 
 	"enginebroker/engines/fingerprint"
+	"enginebroker/engines/openai"
 	"enginebroker/matrix"
 )
 
@@ -36,8 +35,8 @@ func capabilities(in install) []matrix.Capability {
 		}
 		list = append(list, claim("safetensors", q, registry, conditions...))
 	}
-	if v := in.dists[ggufPlugin]; v != "" {
-		list = append(list, claim("gguf", "*", in.site+": "+ggufPlugin+" "+v, "the plugin knows the architecture: qwen3_5 only after its 0.0.5"))
+	if v := in.Dists[ggufPlugin]; v != "" {
+		list = append(list, claim("gguf", "*", in.Site+": "+ggufPlugin+" "+v, "the plugin knows the architecture: qwen3_5 only after its 0.0.5"))
 	} else {
 		list = append(list, matrix.Capability{Container: "gguf", Quantization: "*", Statement: matrix.Statement{Status: matrix.StatusRefused,
 			Why: "vLLM opens GGUF only with the distribution " + ggufPlugin + ", which is not installed", Source: "vllm#39612"}})
@@ -52,61 +51,14 @@ var refuses = []matrix.Statement{
 	{Status: matrix.StatusRefused, Why: "sleep mode and --disable-log-stats: the server must not sleep, and its counters are evidence"},
 }
 
-// Describe answers from package metadata alone: asking vLLM itself takes half a minute.
-func (e *engine) Describe(ctx context.Context) (matrix.Description, error) {
-	v := e.values()
-	d := matrix.Description{Engine: kind, Refuses: refuses, Settings: schema}
-	if url := v.Text("attach"); url != "" {
-		d.Installed, d.Capabilities = true, capabilities(install{})
-		d.Identity = matrix.Facts{said(matrix.FactEngine, kind, "the attached server "+url)}
-		return d, nil
-	}
+// describe answers from package metadata alone: asking vLLM itself takes half a minute.
+func describe(ctx context.Context, v openai.Values, sum fingerprint.Sum, d *matrix.Description) error {
 	in, err := locate(v)
 	d.Capabilities = capabilities(in)
-	if errors.Is(err, errNotInstalled) {
-		d.LookedFor = append(in.looked, err.Error())
-		return d, nil
-	}
 	if err != nil {
-		return d, err
+		return err
 	}
-	facts, gone, err := e.onDisk(ctx, in)
-	if err != nil {
-		return d, err
-	}
-	d.Identity, d.Installed = facts, gone == ""
-	if gone != "" {
-		d.LookedFor = append(in.looked, gone)
-	}
-	return d, nil
-}
-
-// onDisk is the identity of an environment before anything runs. gone says why a recorded install does not run.
-func (e *engine) onDisk(ctx context.Context, in install) (facts matrix.Facts, gone string, err error) {
-	version, where := in.version()
-	facts = matrix.Facts{said(matrix.FactEngine, kind, in.binary), said(matrix.FactVersion, version, where)}
-	static, err := fingerprint.Static(ctx, in.binary, e.sums.Sum)
-	if err != nil {
-		return nil, "", err
-	}
-	facts = append(facts, static...)
-	if c := static.Value(fingerprint.FactPackage + "vllm.commit"); c.Present() {
-		facts = append(facts, said(matrix.FactCommit, c.Or(""), where))
-	}
-	if origin := static.Value(fingerprint.FactPackage + "vllm.origin").Or(""); strings.HasSuffix(origin, fingerprint.Gone) {
-		gone = "it is recorded in " + where + " but does not run: " + origin
-	}
-	key, err := in.key()
-	if err != nil {
-		return nil, "", err
-	}
-	return append(facts, seen(matrix.FactBuild, key, in.site+": distributions and their RECORD")), gone, nil
-}
-
-func seen(name, value, where string) matrix.Fact {
-	return matrix.Fact{Name: name, Value: value, Where: where, Standing: matrix.Observed}
-}
-
-func said(name, value, where string) matrix.Fact {
-	return matrix.Fact{Name: name, Value: value, Where: where, Standing: matrix.Claimed}
+	d.Identity, err = in.onDisk(ctx, sum)
+	d.Installed = err == nil
+	return err
 }

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"enginebroker/engines"
+	"enginebroker/engines/adapter"
 	"enginebroker/engines/enginetest"
 	"enginebroker/engines/openai"
 	"enginebroker/matrix"
@@ -188,9 +189,17 @@ func TestConformance(t *testing.T) {
 		Request: r, Secrets: []string{"hush-hush-hush"}, StopDeadline: 10 * time.Second})
 }
 
+func arguments(r matrix.StartRequest, v openai.Values, w weights, cpu bool, known map[string]bool) (argv, waived []string, err error) {
+	flags, err := wanted(r, v, w, cpu)
+	if err != nil {
+		return nil, nil, err
+	}
+	return adapter.Build{Known: known}.Arguments(flags, v)
+}
+
 // A build that does not know a flag of a fair run is refused by the flag's name, unless the flag is waived.
 func TestUnknownFlag(t *testing.T) {
-	known := parseHelp(help(t))
+	known := adapter.ParseHelp(help(t))
 	delete(known, "--enable-prompt-tokens-details")
 	r := request(t)
 	w := weights{model: "/m"}
@@ -213,13 +222,13 @@ func TestDraftedArguments(t *testing.T) {
 		"/d":        `{"method":"draft_model","model":"/d","num_speculative_tokens":3}`,
 	} {
 		r.Policy = matrix.Policy{Kind: matrix.Drafted, Drafter: drafter, Length: 3}
-		argv, _, err := arguments(r, openai.NewValues(schema, nil), weights{model: "/m"}, false, parseHelp(help(t)))
+		argv, _, err := arguments(r, openai.NewValues(schema, nil), weights{model: "/m"}, false, adapter.ParseHelp(help(t)))
 		if err != nil || argv[len(argv)-2] != "--speculative-config" || argv[len(argv)-1] != want {
 			t.Errorf("%s: %v %v", drafter, argv, err)
 		}
 	}
 	r.Policy.Length = 0
-	if _, _, err := arguments(r, openai.NewValues(schema, nil), weights{}, false, parseHelp(help(t))); err == nil {
+	if _, _, err := arguments(r, openai.NewValues(schema, nil), weights{}, false, adapter.ParseHelp(help(t))); err == nil {
 		t.Error("a policy without a length starts")
 	}
 }
@@ -241,7 +250,7 @@ func TestConfigureNamesEveryField(t *testing.T) {
 	if want := []string{"attach", "enforce_eager", "env.VLLM_CACHE_ROOT", "extra_args", "extra_args", "extra_args", "extra_args", "gpu_memory_utilization", "ready_timeout", "venv", "vnev"}; !slices.Equal(fields, want) {
 		t.Errorf("%v", faults)
 	}
-	if e.settings != nil {
+	if _, err := e.Start(t.Context(), matrix.StartRequest{}, nil); !errors.Is(err, engines.ErrNotConfigured) {
 		t.Error("refused settings were kept")
 	}
 }
@@ -330,7 +339,7 @@ func TestAttachDescribesAndLetsGo(t *testing.T) {
 }
 
 func TestParseHelp(t *testing.T) {
-	known := parseHelp(help(t))
+	known := adapter.ParseHelp(help(t))
 	for _, name := range []string{"--max-model-len", "--no-enable-prefix-caching", "--enable-prefix-caching", "-sc", "--speculative-config", "--device-memory-utilization", "--host"} {
 		if !known[name] {
 			t.Errorf("%s is not read", name)
@@ -364,7 +373,7 @@ func TestReadBackKeepsNoEnvironment(t *testing.T) {
 
 // Lines of a vLLM 0.25.0 on an H200, and the FP4 kernel of engines.md C5: no endpoint names what they name.
 func TestLogFacts(t *testing.T) {
-	facts := logFacts([]string{
+	facts := adapter.LogFacts(logged, []string{
 		"(EngineCore pid=3395) INFO 12-01 15:18:20 [cuda.py:476] Using FLASH_ATTN attention backend out of potential backends: ['FLASH_ATTN', 'FLASHINFER', 'TRITON_ATTN', 'FLEX_ATTENTION'].",
 		"(EngineCore pid=3395) INFO 12-01 15:18:20 [flash_attn.py:1] Using FlashAttention version 3",
 		"(EngineCore pid=3395) WARNING 12-01 15:18:57 [kernel_warmup.py:199] No FlashInfer autotune cache entries found.Falling back to default tactics.",

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"enginebroker/engines/adapter"
 	"enginebroker/engines/fingerprint"
 	"enginebroker/engines/openai"
 	"enginebroker/matrix"
@@ -141,9 +142,9 @@ func dtypeName(s string) string {
 func (s state) facts() matrix.Facts {
 	const where = "/server_info "
 	facts := matrix.Facts{
-		said(matrix.FactVersion, s.version, "/version"),
-		seen(matrix.FactModelPath, s.path, "/v1/models root"),
-		seen(matrix.FactContextTokens, strconv.Itoa(s.granted.ContextTokens), "/v1/models max_model_len"),
+		adapter.Said(matrix.FactVersion, s.version, "/version"),
+		adapter.Seen(matrix.FactModelPath, s.path, "/v1/models root"),
+		adapter.Seen(matrix.FactContextTokens, strconv.Itoa(s.granted.ContextTokens), "/v1/models max_model_len"),
 	}
 	i, ok := s.info.Get()
 	if !ok {
@@ -153,9 +154,9 @@ func (s state) facts() matrix.Facts {
 	dtype, quantization := dtypeName(c.Model.Dtype), c.Model.Quantization
 	if quantization == "" {
 		quantization = "none"
-		facts = append(facts, seen(matrix.FactActivationDtype, dtype, where+"model_config.dtype of an unquantized model"))
+		facts = append(facts, adapter.Seen(matrix.FactActivationDtype, dtype, where+"model_config.dtype of an unquantized model"))
 	}
-	kv := seen(matrix.FactKVDtype, dtypeName(c.Cache.Dtype), where+"cache_config.cache_dtype")
+	kv := adapter.Seen(matrix.FactKVDtype, dtypeName(c.Cache.Dtype), where+"cache_config.cache_dtype")
 	if c.Cache.Dtype == "auto" {
 		kv.Value, kv.Where = dtype, kv.Where+" auto: the model's dtype"
 	}
@@ -164,27 +165,27 @@ func (s state) facts() matrix.Facts {
 		speculation = c.Speculative.Method
 	}
 	facts = append(facts, kv,
-		seen(matrix.FactComputeDtype, dtype, where+"model_config.dtype"),
-		seen(matrix.FactQuantization, quantization, where+"model_config.quantization"),
-		seen(matrix.FactSpeculation, speculation, where+"speculative_config"),
-		seen(matrix.FactConcurrency, strconv.Itoa(c.Scheduler.MaxSeqs), where+"scheduler_config.max_num_seqs"),
-		seen("kv_tokens", strconv.Itoa(c.Cache.Tokens), where+"cache_config.kv_cache_size_tokens"), // moves with free memory: no identity
-		seen(fingerprint.FactConfig+"max_num_batched_tokens", strconv.Itoa(c.Scheduler.MaxBatched), where+"scheduler_config"),
-		seen(fingerprint.FactConfig+"stream_interval", strconv.Itoa(c.Scheduler.StreamInterval), where+"scheduler_config"),
-		seen(fingerprint.FactConfig+"generation_config", c.Model.GenerationCfg, where+"model_config"),
-		seen(fingerprint.FactConfig+"device", c.Device.Device, where+"device_config"),
-		said(fingerprint.FactPackage+"torch", i.System.Torch, where+"system_env"),
+		adapter.Seen(matrix.FactComputeDtype, dtype, where+"model_config.dtype"),
+		adapter.Seen(matrix.FactQuantization, quantization, where+"model_config.quantization"),
+		adapter.Seen(matrix.FactSpeculation, speculation, where+"speculative_config"),
+		adapter.Seen(matrix.FactConcurrency, strconv.Itoa(c.Scheduler.MaxSeqs), where+"scheduler_config.max_num_seqs"),
+		adapter.Seen("kv_tokens", strconv.Itoa(c.Cache.Tokens), where+"cache_config.kv_cache_size_tokens"), // moves with free memory: no identity
+		adapter.Seen(fingerprint.FactConfig+"max_num_batched_tokens", strconv.Itoa(c.Scheduler.MaxBatched), where+"scheduler_config"),
+		adapter.Seen(fingerprint.FactConfig+"stream_interval", strconv.Itoa(c.Scheduler.StreamInterval), where+"scheduler_config"),
+		adapter.Seen(fingerprint.FactConfig+"generation_config", c.Model.GenerationCfg, where+"model_config"),
+		adapter.Seen(fingerprint.FactConfig+"device", c.Device.Device, where+"device_config"),
+		adapter.Said(fingerprint.FactPackage+"torch", i.System.Torch, where+"system_env"),
 	)
 	for name, b := range map[string]matrix.Opt[bool]{"enforce_eager": c.Model.EnforceEager, "async_scheduling": c.Scheduler.Async, "flashinfer_autotune": c.Kernel.Autotune} {
 		if on, ok := b.Get(); ok {
-			facts = append(facts, seen(fingerprint.FactConfig+name, strconv.FormatBool(on), where))
+			facts = append(facts, adapter.Seen(fingerprint.FactConfig+name, strconv.FormatBool(on), where))
 		}
 	}
 	if b := strings.Trim(string(c.Attention.Backend), `"`); b != "" && b != "null" {
-		facts = append(facts, seen(fingerprint.FactKernel+"attention_asked", b, where+"attention_config.backend"))
+		facts = append(facts, adapter.Seen(fingerprint.FactKernel+"attention_asked", b, where+"attention_config.backend"))
 	}
 	if asleep, ok := s.sleeping.Get(); ok && !asleep {
-		facts = append(facts, seen(matrix.FactSleepOnIdle, "off", "/is_sleeping"))
+		facts = append(facts, adapter.Seen(matrix.FactSleepOnIdle, "off", "/is_sleeping"))
 	}
 	return facts
 }
@@ -223,38 +224,15 @@ func (s state) compare(r matrix.StartRequest, w weights) error {
 
 // logged are what the log says of the kernels in use; they decide speed and stand in no endpoint (engines.md C5, F06). A
 // fallback is no identity: it may be gone once the caches are warm.
-var logged = []struct {
-	name    string
-	pattern *regexp.Regexp
-}{
-	{fingerprint.FactKernel + "attention", regexp.MustCompile(`Using (\S+) attention backend|Using (Flash ?Attention|FlashInfer|Triton|FLASH_ATTN\S*) backend`)},
-	{fingerprint.FactKernel + "attention_version", regexp.MustCompile(`Using (FlashAttention version \d+)`)},
-	{fingerprint.FactKernel + "linear", regexp.MustCompile(`\b(\w+(?:NvFp4|Fp8|MxFp4|Mxfp8|ScaledMM)\w*Kernel)\b`)},
-	{fingerprint.FactKernel + "moe", regexp.MustCompile(`Using (\S+) (?:\S+ )?MoE backend`)},
-	{fingerprint.FactKernel + "custom_fusions", regexp.MustCompile(`Enabled custom fusions: (.+)`)},
-	{fingerprint.FactKernel + "model_runner", regexp.MustCompile(`using the (V\d) model runner`)},
-	{fingerprint.FactKernel + "kv_layout", regexp.MustCompile(`Using (\S+) KV cache layout`)},
-	{fingerprint.FactWarning, regexp.MustCompile(`((?i:falling back to) .{1,80})`)},
-}
-
-// logFacts reads them from the lines of the load's log.
-func logFacts(log []string) matrix.Facts {
-	var facts matrix.Facts
-	had := map[string]bool{}
-	for _, k := range logged {
-		for _, l := range log {
-			m := k.pattern.FindStringSubmatch(l)
-			if m == nil {
-				continue
-			}
-			value := strings.Join(m[1:], "") // one of the alternatives
-			if !had[k.name+value] {
-				had[k.name+value] = true
-				facts = append(facts, seen(k.name, value, "server log"))
-			}
-		}
-	}
-	return facts
+var logged = []adapter.Logged{
+	{Name: fingerprint.FactKernel + "attention", Pattern: regexp.MustCompile(`Using (\S+) attention backend|Using (Flash ?Attention|FlashInfer|Triton|FLASH_ATTN\S*) backend`)},
+	{Name: fingerprint.FactKernel + "attention_version", Pattern: regexp.MustCompile(`Using (FlashAttention version \d+)`)},
+	{Name: fingerprint.FactKernel + "linear", Pattern: regexp.MustCompile(`\b(\w+(?:NvFp4|Fp8|MxFp4|Mxfp8|ScaledMM)\w*Kernel)\b`)},
+	{Name: fingerprint.FactKernel + "moe", Pattern: regexp.MustCompile(`Using (\S+) (?:\S+ )?MoE backend`)},
+	{Name: fingerprint.FactKernel + "custom_fusions", Pattern: regexp.MustCompile(`Enabled custom fusions: (.+)`)},
+	{Name: fingerprint.FactKernel + "model_runner", Pattern: regexp.MustCompile(`using the (V\d) model runner`)},
+	{Name: fingerprint.FactKernel + "kv_layout", Pattern: regexp.MustCompile(`Using (\S+) KV cache layout`)},
+	{Name: fingerprint.FactWarning, Pattern: regexp.MustCompile(`((?i:falling back to) .{1,80})`)},
 }
 
 // counters reads the state counters of /metrics.

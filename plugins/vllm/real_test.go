@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"enginebroker/engines"
+	"enginebroker/engines/adapter"
 	"enginebroker/engines/enginetest"
 	"enginebroker/engines/process"
 	"enginebroker/matrix"
@@ -28,7 +29,7 @@ const (
 // realVenv is the environment that engines/install/vllm.sh makes.
 func realVenv(t testing.TB) string {
 	t.Helper()
-	venv, err := filepath.Abs(filepath.Join(repo, defaultVenv))
+	venv, err := filepath.Abs(filepath.Join(repo, place.Default))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,17 +100,17 @@ func TestRealStart(t *testing.T) {
 	if want := []int{257, 281, 272, 32, 259, 32, 260, 32, 111, 108, 100}; err != nil || !slices.Equal(ids, want) {
 		t.Errorf("ids %v %v", ids, err)
 	}
-	srv, err := e.running()
+	srv, err := e.Server()
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := srv.client.Complete(t.Context(), r.ModelName, oraclePrompt, 24, map[string]any{"ignore_eos": true})
+	a, err := srv.Client.Complete(t.Context(), r.ModelName, oraclePrompt, 24, map[string]any{"ignore_eos": true})
 	if err != nil || a.Text != oracle {
 		t.Errorf("text %q, want %q: %v", a.Text, oracle, err)
 	}
 	// Prompt and output fill the context exactly; beyond it the answer is shortened without an error.
 	for asked, want := range map[int]int64{501: 501, 502: 501} {
-		a, err := srv.client.Complete(t.Context(), r.ModelName, oraclePrompt, asked, map[string]any{"ignore_eos": true})
+		a, err := srv.Client.Complete(t.Context(), r.ModelName, oraclePrompt, asked, map[string]any{"ignore_eos": true})
 		if err != nil || a.CompletionTokens != matrix.Some(want) {
 			t.Errorf("11 + %d of 512: %v tokens, want %d: %v", asked, a.CompletionTokens, want, err)
 		}
@@ -150,12 +151,12 @@ func TestRealKilledCore(t *testing.T) {
 	if err := syscall.Kill(core, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	tree, err := e.slot.Tree()
+	srv, err := e.Server()
 	if err != nil {
 		t.Fatal(err)
 	}
 	select {
-	case <-tree.Done():
+	case <-srv.Done():
 	case <-time.After(time.Minute):
 		t.Log("the API server survives its engine core for a minute")
 	}
@@ -212,7 +213,7 @@ func request(t testing.TB) matrix.StartRequest {
 	}
 }
 
-func configured(t testing.TB, s engines.Settings) *engine {
+func configured(t testing.TB, s engines.Settings) *adapter.Instance {
 	t.Helper()
 	e := newEngine()
 	if faults, err := e.Configure(t.Context(), s); err != nil || len(faults) > 0 {
@@ -222,7 +223,7 @@ func configured(t testing.TB, s engines.Settings) *engine {
 	return e
 }
 
-func stop(t *testing.T, e *engine, how string) {
+func stop(t *testing.T, e *adapter.Instance, how string) {
 	t.Helper()
 	if s, err := e.Stop(t.Context(), 30*time.Second); err != nil || !s.Gone() || how != "" && s.How != how {
 		t.Errorf("stop: %+v %v", s, err)
