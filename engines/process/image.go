@@ -181,6 +181,23 @@ func WeightMounts(root string) ([]Mount, error) {
 	return out, err
 }
 
+// Mounts are those of a load: its weights, read-only, and its private caches.
+func Mounts(r matrix.StartRequest) ([]Mount, error) {
+	var out []Mount
+	var err error
+	if root := r.Artifact.Path; root != "" {
+		if st, serr := os.Stat(root); serr == nil && !st.IsDir() {
+			out = append(out, Mount{Path: filepath.Dir(root)}) // the parts of a split file lie beside it
+		} else {
+			out, err = WeightMounts(root)
+		}
+	}
+	if r.CacheDir != "" {
+		out = append(out, Mount{Path: r.CacheDir, Write: true})
+	}
+	return out, err
+}
+
 // refusedOptions would make the container something else than it is recorded as.
 var refusedOptions = []struct{ prefix, why string }{
 	{"--entrypoint", "the entrypoint is never overridden: images set up CUDA there"},

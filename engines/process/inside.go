@@ -138,6 +138,18 @@ func (t *contained) sum(file string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), err
 }
 
+// Sum hashes the program of a running process, wherever its file system is.
+func Sum(p matrix.Process) (string, error) {
+	f, err := os.Open("/proc/" + strconv.Itoa(p.PID) + "/exe")
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	return hex.EncodeToString(h.Sum(nil)), err
+}
+
 // InContainer refuses a server that somebody else started in a container which comes back when it dies: what answers after a
 // crash would be another server under the same name (bugs.md N04).
 func InContainer(ctx context.Context, tool []string, pid int) (id string, err error) {

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -29,7 +30,8 @@ type Engine struct {
 
 	mu       sync.Mutex
 	config   server.Config
-	settings engines.Settings
+	settings engines.Settings // of the server
+	image    *process.Container
 	tree     process.Tree
 	client   *openai.Client
 	loads    int // so far; the instance's drift counts them
@@ -39,7 +41,7 @@ type Engine struct {
 func New() *Engine { return &Engine{runtime: process.Local{}, config: server.Default()} }
 
 // Describe answers from the settings; the engine is always installed, because it is this binary.
-func (e *Engine) Describe(context.Context) (matrix.Description, error) {
+func (e *Engine) Describe(ctx context.Context) (matrix.Description, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	d := matrix.Description{Engine: "simulated", Installed: true, Simulated: true}
@@ -55,8 +57,17 @@ func (e *Engine) Describe(context.Context) (matrix.Description, error) {
 	if e.config.Commit != "" {
 		claim(matrix.FactCommit, e.config.Commit, "settings")
 	}
-	claim(matrix.FactBinary, exe, "/proc/self/exe")
-	claim(matrix.FactBuild, buildPrint(build, e.config), "sha256 of the binary, dialect, version and commit")
+	if e.image != nil {
+		facts, err := e.image.Installed(ctx)
+		if err != nil {
+			d.Installed, d.LookedFor = false, []string{err.Error()}
+			return d, nil
+		}
+		d.Identity = append(d.Identity, facts...)
+		exe, build = "/simulated in "+e.image.Image, facts.Value(matrix.FactImage).Or("")
+	}
+	claim(matrix.FactBinary, exe, "where the server is started from")
+	claim(matrix.FactBuild, buildPrint(build, e.config), "sha256 of the binary or image, dialect, version and commit")
 	for _, o := range e.config.Opens {
 		container, quant, _ := strings.Cut(o, "/")
 		d.Capabilities = append(d.Capabilities, matrix.Capability{Container: container, Quantization: quant,
@@ -65,13 +76,18 @@ func (e *Engine) Describe(context.Context) (matrix.Description, error) {
 	for _, f := range server.Fields() {
 		d.Settings = append(d.Settings, f.Setting)
 	}
+	d.Settings = append(d.Settings, process.ContainerSettings...)
 	return d, nil
 }
 
 // Configure takes the settings; those of a running server stay what they are.
 func (e *Engine) Configure(_ context.Context, s engines.Settings) ([]engines.FieldError, error) {
-	c, bad := server.Parse(s)
-	var out []engines.FieldError
+	image, out := process.NewContainer(func(name string) string { return s[name] }, []string{"/simulated", "serve"})
+	own := maps.Clone(s)
+	for _, x := range process.ContainerSettings {
+		delete(own, x.Name)
+	}
+	c, bad := server.Parse(own)
 	for _, b := range bad {
 		out = append(out, engines.FieldError{Field: b.Field, Message: b.Message, Fix: "see the plugin's settings"})
 	}
@@ -80,7 +96,7 @@ func (e *Engine) Configure(_ context.Context, s engines.Settings) ([]engines.Fie
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.config, e.settings = c, s
+	e.config, e.settings, e.image = c, own, image
 	if e.settings == nil {
 		e.settings = engines.Settings{}
 	}
@@ -109,12 +125,21 @@ func (e *Engine) Start(ctx context.Context, r matrix.StartRequest, progress func
 		return matrix.Ready{}, &matrix.StartFailure{Code: "launch", Phase: "launch", Message: err.Error(), Fix: "check the setting carry_file"}
 	}
 	addr := net.JoinHostPort(r.Host, strconv.Itoa(r.Port))
+	args := e.argv(r, addr, foreign)
+	how, argv := e.runtime, append([]string{exe, "serve"}, args...)
+	if e.image != nil {
+		in := *e.image
+		if in.Mounts, err = process.Mounts(r); err != nil {
+			return matrix.Ready{}, &matrix.StartFailure{Code: "bad_artifact", Phase: "launch", Message: err.Error()}
+		}
+		how, argv = in, args
+	}
 	c := openai.New("http://"+addr, nil)
 	began := time.Now()
 	var first time.Duration
 	tree, err := process.Launch(ctx, process.Start{
-		Runtime: e.runtime, Limit: r.ReadyLimit, Causes: causes, Progress: progress,
-		Spec: process.Spec{LoadID: r.LoadID, Argv: append([]string{exe}, e.argv(r, addr, foreign)...), Host: r.Host, Port: r.Port,
+		Runtime: how, Limit: r.ReadyLimit, Causes: append(causes, process.ContainerCauses...), Progress: progress,
+		Spec: process.Spec{LoadID: r.LoadID, Argv: argv, Host: r.Host, Port: r.Port,
 			LogPath: r.LogPath, StatePath: r.StatePath},
 		Ready: func(ctx context.Context, _ process.Tree, progress func(matrix.Progress)) error {
 			_, err := openai.Ready(ctx, c, openai.Readiness{Model: r.ModelName, Prompt: "ready", Tokens: 1, Echoes: true, Progress: progress})
@@ -148,7 +173,7 @@ func (e *Engine) undo(ctx context.Context, cause error) error {
 
 // argv gives the server every setting and what this load is.
 func (e *Engine) argv(r matrix.StartRequest, addr string, foreign bool) []string {
-	args := []string{"serve", "--addr=" + addr, "--model=" + r.ModelName, "--path=" + cmp.Or(r.Artifact.Path, r.Artifact.ID), "--load-id=" + r.LoadID,
+	args := []string{"--addr=" + addr, "--model=" + r.ModelName, "--path=" + cmp.Or(r.Artifact.Path, r.Artifact.ID), "--load-id=" + r.LoadID,
 		"--speed=" + strconv.FormatFloat(e.config.LoadSpeed(r.LoadID, e.loads, foreign), 'g', -1, 64),
 		"--quantization=" + cmp.Or(r.Artifact.Quantization, "none"), "--kv-dtype=" + cmp.Or(r.Artifact.KVDtype, "auto")}
 	if r.Limits.ContextTokens > 0 {

@@ -7,6 +7,7 @@ import (
 
 	"enginebroker/engines/fingerprint"
 	"enginebroker/engines/openai"
+	"enginebroker/engines/process"
 	"enginebroker/matrix"
 	"enginebroker/plugins/simulated/server"
 )
@@ -37,6 +38,20 @@ func (e *Engine) facts(ctx context.Context) (server.Report, matrix.Facts, error)
 	if err != nil {
 		return rep, nil, err
 	}
+	outside, err := process.ContainerFacts(ctx, e.tree)
+	if err != nil {
+		return rep, nil, err
+	}
+	if e.image != nil {
+		live, err := e.tree.Processes()
+		if err != nil || len(live) == 0 {
+			return rep, nil, fmt.Errorf("the container's processes cannot be read: %w", err)
+		}
+		exe = live[0].Exe
+		if build, err = process.Sum(live[0]); err != nil {
+			return rep, nil, err
+		}
+	}
 	const asked = "GET /simulated"
 	var f matrix.Facts
 	add := func(name, value, where string) {
@@ -48,7 +63,7 @@ func (e *Engine) facts(ctx context.Context) (server.Report, matrix.Facts, error)
 	add(matrix.FactVersion, rep.Version, asked)
 	add(matrix.FactCommit, rep.Commit, asked)
 	add(matrix.FactBuild, buildPrint(build, e.config), "sha256 of the binary, dialect, version and commit")
-	add(matrix.FactBinary, exe, "/proc/self/exe")
+	add(matrix.FactBinary, exe, "/proc/PID/exe")
 	add(matrix.FactBackend, "simulated "+e.config.Dialect, "settings")
 	add(matrix.FactQuantization, rep.Quantization, asked)
 	add(matrix.FactComputeDtype, rep.Dtype, asked)
@@ -60,7 +75,7 @@ func (e *Engine) facts(ctx context.Context) (server.Report, matrix.Facts, error)
 	add(matrix.FactConcurrency, strconv.Itoa(rep.Slots), asked)
 	add(matrix.FactModelPath, rep.Path, asked)
 	add(matrix.FactWeightsProof, "argv", "a simulated engine opens no weights")
-	return rep, f, nil
+	return rep, append(f, outside...), nil
 }
 
 // dialect is the record of the dialect that is spoken.
