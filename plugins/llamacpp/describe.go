@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"path/filepath"
 
+	"enginebroker/engines/adapter"
 	"enginebroker/engines/fingerprint"
+	"enginebroker/engines/openai"
 	"enginebroker/matrix"
 )
 
@@ -34,48 +37,33 @@ var refuses = []matrix.Statement{
 	{Status: matrix.StatusRefused, Why: "multimodal projectors (--mmproj): text runs only"},
 }
 
-// Describe answers from the files of the installation, and from --version, which takes 10 ms.
-func (e *engine) Describe(ctx context.Context) (matrix.Description, error) {
-	v := e.values()
-	d := matrix.Description{Engine: kind, Capabilities: capabilities(), Refuses: refuses, Settings: schema}
-	if url := v.Text("attach"); url != "" {
-		d.Installed = true
-		d.Identity = matrix.Facts{{Name: matrix.FactEngine, Value: kind, Where: "the attached server " + url, Standing: matrix.Claimed}}
-		return d, nil
-	}
+// describe answers from the files of the installation, and from --version, which takes 10 ms.
+func describe(ctx context.Context, v openai.Values, sum fingerprint.Sum, d *matrix.Description) error {
 	in, err := locate(v)
 	if err != nil {
-		d.LookedFor = append(in.looked, err.Error())
-		if errors.Is(err, errNotInstalled) || errors.Is(err, errBackend) {
-			return d, nil
-		}
-		return d, err
+		return err
 	}
-	static, err := fingerprint.Static(ctx, in.binary, e.sums.Sum)
+	static, err := fingerprint.Static(ctx, in.binary, sum)
 	if err != nil {
-		return d, err
+		return err
 	}
-	d.Installed = true
-	d.Identity = append(matrix.Facts{{Name: matrix.FactEngine, Value: kind, Where: in.binary, Standing: matrix.Claimed}}, static...)
-	if p := packageVersion(in.status); p != "" {
-		d.Identity = append(d.Identity, matrix.Fact{Name: fingerprint.FactPackage + "llama.cpp-tools", Value: p, Where: in.status, Standing: matrix.Claimed})
-	}
+	d.Identity = append(matrix.Facts{adapter.Said(matrix.FactEngine, kind, in.binary)}, static...)
+	d.Identity = append(d.Identity, in.packageFacts()...)
 	out, err := in.ask(ctx, "--version")
 	if err != nil {
-		d.Installed, d.LookedFor = false, append(in.looked, "it is there but does not run: "+err.Error())
-		return d, nil
+		return &adapter.NotInstalled{Err: fmt.Errorf("it is there but does not run: %w", err), Looked: in.looked}
 	}
 	version, err := versionFacts(out, in.binary)
 	if err != nil {
-		return d, err
+		return err
 	}
-	d.Identity = append(d.Identity, version...)
-	build, where, err := e.buildOnDisk(ctx, in)
+	build, where, err := in.buildOnDisk(ctx, sum)
 	if err != nil {
-		return d, err
+		return err
 	}
-	d.Identity = append(d.Identity, matrix.Fact{Name: matrix.FactBuild, Value: build, Where: where, Standing: matrix.Observed})
-	return d, nil
+	d.Identity = append(append(d.Identity, version...), adapter.Seen(matrix.FactBuild, build, where))
+	d.Installed = true
+	return nil
 }
 
 func versionFacts(out, binary string) (matrix.Facts, error) {
@@ -83,16 +71,16 @@ func versionFacts(out, binary string) (matrix.Facts, error) {
 	if err != nil {
 		return nil, err
 	}
-	facts := matrix.Facts{{Name: matrix.FactVersion, Value: build, Where: binary + " --version", Standing: matrix.Claimed}}
+	facts := matrix.Facts{adapter.Said(matrix.FactVersion, build, binary+" --version")}
 	if commit != "" {
-		facts = append(facts, matrix.Fact{Name: matrix.FactCommit, Value: commit, Where: binary + " --version", Standing: matrix.Claimed})
+		facts = append(facts, adapter.Said(matrix.FactCommit, commit, binary+" --version"))
 	}
 	return facts, nil
 }
 
 // buildOnDisk is the digest of the binary, its package's libraries and the backends on offer: what is installed, before it
 // is known what of it a process will map.
-func (e *engine) buildOnDisk(ctx context.Context, in install) (digest, where string, err error) {
+func (in install) buildOnDisk(ctx context.Context, sum fingerprint.Sum) (digest, where string, err error) {
 	paths := append([]string{in.binary}, in.libs...)
 	for _, l := range in.links {
 		paths = append(paths, l)
@@ -102,7 +90,7 @@ func (e *engine) buildOnDisk(ctx context.Context, in install) (digest, where str
 	}
 	sums := map[string]string{}
 	for _, p := range paths {
-		if sums[base(p)], err = e.sums.Sum(ctx, p); err != nil {
+		if sums[filepath.Base(p)], err = sum(ctx, p); err != nil {
 			return "", "", err
 		}
 	}

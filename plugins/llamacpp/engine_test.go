@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"enginebroker/engines"
+	"enginebroker/engines/adapter"
 	"enginebroker/engines/enginetest"
 	"enginebroker/engines/openai"
 	"enginebroker/matrix"
@@ -120,6 +121,14 @@ func TestFakeFailures(t *testing.T) {
 	}
 }
 
+func arguments(r matrix.StartRequest, v openai.Values, model string, known map[string]bool) (argv, waived []string, err error) {
+	flags, err := wanted(r, v, model)
+	if err != nil {
+		return nil, nil, err
+	}
+	return adapter.Build{Known: known}.Arguments(flags, v)
+}
+
 // A build that does not know a flag of a fair run is refused by the flag's name, unless the flag is waived.
 func TestUnknownFlag(t *testing.T) {
 	known := parseHelp(help(t))
@@ -166,7 +175,7 @@ func TestConfigureNamesEveryField(t *testing.T) {
 	if want := []string{"attach", "bakend", "env.LLAMA_ARG_CTX_SIZE", "extra_args", "extra_args", "extra_args", "flash_attention", "ready_timeout", "root", "threads"}; !slices.Equal(fields, want) {
 		t.Errorf("%v", faults)
 	}
-	if len(e.settings) != 0 {
+	if _, err := e.Start(t.Context(), matrix.StartRequest{}, nil); !errors.Is(err, engines.ErrNotConfigured) {
 		t.Error("refused settings were kept")
 	}
 }

@@ -1,124 +1,80 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
+	"enginebroker/engines/adapter"
 	"enginebroker/engines/openai"
 	"enginebroker/matrix"
 )
 
-// flag is one argument of a fair run, by the spellings of the builds seen; the first that a build knows is used.
-type flag struct {
-	names []string
-	value string // empty: a switch
-	why   string // what it secures
-}
-
-// arguments translates a start request. Every flag must be known to the build, or be waived: a flag that is left out in
-// silence would leave the engine's default in force.
-func arguments(r matrix.StartRequest, v openai.Values, model string, known map[string]bool) (argv, waived []string, err error) {
-	flags, err := wanted(r, v, model)
-	if err != nil {
-		return nil, nil, err
-	}
-	waive := v.List("waive")
-	for _, f := range flags {
-		i := slices.IndexFunc(f.names, func(n string) bool { return known[n] })
-		switch {
-		case i >= 0 && f.value != "":
-			argv = append(argv, f.names[i], f.value)
-		case i >= 0:
-			argv = append(argv, f.names[i])
-		case slices.ContainsFunc(f.names, func(n string) bool { return slices.Contains(waive, n) }):
-			waived = append(waived, f.names[0])
-		default:
-			return nil, nil, &matrix.StartFailure{Code: "unsupported_flag", Phase: "launch",
-				Message: fmt.Sprintf("this build does not know %s, which secures %s", strings.Join(f.names, " or "), f.why),
-				Fix:     "use another build, or waive the flag where the build predates the feature (setting waive)"}
-		}
-	}
-	for _, a := range v.List("extra_args") {
-		if name, _, _ := strings.Cut(a, "="); strings.HasPrefix(a, "-") && len(a) > 1 && (a[1] < '0' || a[1] > '9') && !known[name] {
-			return nil, nil, &matrix.StartFailure{Code: "unsupported_flag", Phase: "launch", Message: "this build does not know " + name + " of extra_args", Fix: "see its --help"}
-		}
-		argv = append(argv, a)
-	}
-	return argv, waived, nil
-}
-
-func wanted(r matrix.StartRequest, v openai.Values, model string) ([]flag, error) {
+// wanted are the flags of a fair run, by the spellings of the builds seen.
+func wanted(r matrix.StartRequest, v openai.Values, model string) ([]adapter.Flag, error) {
 	slots, ctx := max(1, r.Limits.Concurrency), r.Limits.ContextTokens
-	if ctx <= 0 {
-		return nil, &matrix.StartFailure{Code: "limits", Phase: "launch", Message: "the request names no context per request"}
+	if err := adapter.CheckRequest(r); err != nil {
+		return nil, err
 	}
 	if r.ComputeDtype != "" {
-		return nil, &matrix.StartFailure{Code: "unsupported_flag", Phase: "launch", Message: "llama.cpp has no flag for the compute dtype " + r.ComputeDtype + "; its backend decides", Fix: "remove compute_dtype from this instance and choose a backend"}
+		x := adapter.Unsupported("llama.cpp has no flag for the compute dtype %s; its backend decides", r.ComputeDtype)
+		x.Fix = "remove compute_dtype from this instance and choose a backend"
+		return nil, x
 	}
-	if r.PrefixCache != "off" && r.PrefixCache != "" {
-		return nil, &matrix.StartFailure{Code: "unsupported_flag", Phase: "launch", Message: "prefix cache " + r.PrefixCache + " is not offered, only off"}
-	}
-	flags := []flag{
-		{[]string{"--model", "-m"}, model, "the weights"},
-		{[]string{"--alias", "-a"}, r.ModelName, "the served name"},
-		{[]string{"--host"}, r.Host, "the address"},
-		{[]string{"--port"}, strconv.Itoa(r.Port), "the port (defaults differ by distribution)"},
-		{[]string{"--parallel", "-np"}, strconv.Itoa(slots), "the concurrency"},
+	flags := []adapter.Flag{
+		adapter.Arg("--model", model, "the weights", "-m"),
+		adapter.Arg("--alias", r.ModelName, "the served name", "-a"),
+		adapter.Arg("--host", r.Host, "the address"),
+		adapter.Arg("--port", strconv.Itoa(r.Port), "the port (defaults differ by distribution)"),
+		adapter.Arg("--parallel", strconv.Itoa(slots), "the concurrency", "-np"),
 		// The context is a total over the slots, unless they share one.
-		{[]string{"--ctx-size", "-c"}, strconv.Itoa(ctx * slots), "the context"},
-		{[]string{"--no-kv-unified", "-no-kvu"}, "", "one context per slot"},
-		{[]string{"--fit", "-fit"}, "off", "that no unset argument is changed to fit memory"},
-		{[]string{"--no-cache-prompt"}, "", "that no prompt is cached"},
-		{[]string{"--cache-ram", "-cram"}, "0", "that no prompt is kept in host memory"},
-		{[]string{"--no-context-shift"}, "", "that a full context ends a request"},
-		{[]string{"--sse-ping-interval"}, "-1", "a stream without comment frames"},
-		{[]string{"--seed", "-s"}, strconv.FormatInt(r.Seed, 10), "the seed"},
-		{[]string{"--offline"}, "", "that nothing is downloaded"},
-		{[]string{"--metrics"}, "", "the counters of /metrics"},
-		{[]string{"--slots"}, "", "the limits and speculation of /slots"},
-		{[]string{"--no-webui", "--no-ui"}, "", "a server without the user interface"},
-		{[]string{"--no-mmproj"}, "", "that no projector is loaded"},
-		{[]string{"--flash-attn", "-fa"}, v.Text("flash_attention"), "the attention kernel"},
-		{[]string{"--cache-type-k", "-ctk"}, v.Text("kv_dtype"), "the type of the KV cache"},
-		{[]string{"--cache-type-v", "-ctv"}, v.Text("kv_dtype"), "the type of the KV cache"},
-		{[]string{"--n-gpu-layers", "--gpu-layers", "-ngl"}, v.Text("ngl"), "where the layers are"},
+		adapter.Arg("--ctx-size", strconv.Itoa(ctx*slots), "the context", "-c"),
+		adapter.Switch("--no-kv-unified", "one context per slot", "-no-kvu"),
+		adapter.Arg("--fit", "off", "that no unset argument is changed to fit memory", "-fit"),
+		adapter.Switch("--no-cache-prompt", "that no prompt is cached"),
+		adapter.Arg("--cache-ram", "0", "that no prompt is kept in host memory", "-cram"),
+		adapter.Switch("--no-context-shift", "that a full context ends a request"),
+		adapter.Arg("--sse-ping-interval", "-1", "a stream without comment frames"),
+		adapter.Arg("--seed", strconv.FormatInt(r.Seed, 10), "the seed", "-s"),
+		adapter.Switch("--offline", "that nothing is downloaded"),
+		adapter.Switch("--metrics", "the counters of /metrics"),
+		adapter.Switch("--slots", "the limits and speculation of /slots"),
+		adapter.Switch("--no-webui", "a server without the user interface", "--no-ui"),
+		adapter.Switch("--no-mmproj", "that no projector is loaded"),
+		adapter.Arg("--flash-attn", v.Text("flash_attention"), "the attention kernel", "-fa"),
+		adapter.Arg("--cache-type-k", v.Text("kv_dtype"), "the type of the KV cache", "-ctk"),
+		adapter.Arg("--cache-type-v", v.Text("kv_dtype"), "the type of the KV cache", "-ctv"),
+		adapter.Arg("--n-gpu-layers", v.Text("ngl"), "where the layers are", "--gpu-layers", "-ngl"),
 	}
-	for _, o := range []struct {
-		setting string
-		names   []string
-	}{{"threads", []string{"--threads", "-t"}}, {"batch", []string{"--batch-size", "-b"}}, {"ubatch", []string{"--ubatch-size", "-ub"}}} {
+	for _, o := range []struct{ setting, name, short string }{{"threads", "--threads", "-t"}, {"batch", "--batch-size", "-b"}, {"ubatch", "--ubatch-size", "-ub"}} {
 		if n, ok := v.Int(o.setting).Get(); ok {
-			flags = append(flags, flag{o.names, strconv.Itoa(n), "the setting " + o.setting})
+			flags = append(flags, adapter.Arg(o.name, strconv.Itoa(n), "the setting "+o.setting, o.short))
 		}
 	}
 	return append(flags, speculation(r.Policy)...), nil
 }
 
 // speculation translates the policy. A drafter is a GGUF file, or the name of a method of the build.
-func speculation(p matrix.Policy) []flag {
+func speculation(p matrix.Policy) []adapter.Flag {
 	if p.Kind != matrix.Drafted {
-		return []flag{{[]string{"--spec-type"}, "none", "that nothing is drafted"}}
+		return []adapter.Flag{adapter.Arg("--spec-type", "none", "that nothing is drafted")}
 	}
-	k := flag{[]string{"--spec-draft-n-max"}, strconv.Itoa(p.Length), "the draft length"}
+	k := adapter.Arg("--spec-draft-n-max", strconv.Itoa(p.Length), "the draft length")
 	if strings.HasSuffix(p.Drafter, ".gguf") {
-		return []flag{{[]string{"--spec-type"}, "draft-simple", "the drafter"}, {[]string{"--spec-draft-model", "--model-draft"}, p.Drafter, "the drafter"}, k}
+		return []adapter.Flag{adapter.Arg("--spec-type", "draft-simple", "the drafter"), adapter.Arg("--spec-draft-model", p.Drafter, "the drafter", "--model-draft"), k}
 	}
 	method := p.Drafter
 	if method == "mtp" {
 		method = "draft-mtp"
 	}
-	return []flag{{[]string{"--spec-type"}, method, "the drafter"}, k}
+	return []adapter.Flag{adapter.Arg("--spec-type", method, "the drafter"), k}
 }
 
 // modelFile is the GGUF file to open: the artifact's path, or its only file there; of a split model the first part.
 func modelFile(a matrix.Artifact) (string, error) {
-	bad := func(format string, args ...any) error {
-		return &matrix.StartFailure{Code: "bad_artifact", Phase: "launch", Message: fmt.Sprintf(format, args...)}
-	}
+	bad := adapter.BadArtifact
 	if a.Container != "" && a.Container != "gguf" {
 		return "", bad("llama.cpp opens GGUF, and %s is %s", a.ID, a.Container)
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,9 +11,11 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
+	"enginebroker/engines/adapter"
+	"enginebroker/engines/fingerprint"
 	"enginebroker/engines/openai"
+	"enginebroker/matrix"
 )
 
 // install is one llama-server on disk.
@@ -35,37 +36,44 @@ var errNotInstalled = errors.New("llama-server is not installed")
 // errBackend says that the tree lacks the backend that was asked for.
 var errBackend = errors.New("no such backend")
 
-// locate finds the server that the settings name. The install is returned with what was looked for in any case.
+// locate finds the server that the settings name. The error is an *adapter.NotInstalled; the install is returned with what
+// was found in any case.
 func locate(v openai.Values) (install, error) {
 	var in install
+	err := in.find(v)
+	if err != nil {
+		err = &adapter.NotInstalled{Err: err, Looked: in.looked, Fix: "set binary or root"}
+	}
+	return in, err
+}
+
+func (in *install) find(v openai.Values) error {
 	if root := v.Path("root"); root != "" {
-		err := in.tree(root, v.Text("backend"))
-		return in, err
+		return in.tree(root, v.Text("backend"))
 	}
 	name := v.Path("binary")
 	if name == "" {
 		in.looked = append(in.looked, "llama-server in PATH", "setting binary", "setting root")
 		path, err := exec.LookPath("llama-server")
 		if err != nil {
-			return in, errNotInstalled
+			return errNotInstalled
 		}
 		name, _ = filepath.Abs(path)
 	} else {
 		in.looked = append(in.looked, name)
 	}
-	info, err := os.Stat(name)
-	if err != nil || info.IsDir() || info.Mode()&0o111 == 0 {
-		return in, fmt.Errorf("%w: %s is no executable file", errNotInstalled, name)
+	if !adapter.Executable(name) {
+		return fmt.Errorf("%w: %s is no executable file", errNotInstalled, name)
 	}
 	in.binary, in.command, in.env = name, []string{name}, map[string]string{}
 	if b := v.Text("backend"); b != "auto" {
 		in.looked = append(in.looked, b)
 		if _, err := os.Stat(b); err != nil {
-			return in, fmt.Errorf("%w: %w", errBackend, err)
+			return fmt.Errorf("%w: %w", errBackend, err)
 		}
 		in.env["GGML_BACKEND_PATH"] = b
 	}
-	return in, nil
+	return nil
 }
 
 // tree finds the server of a Debian tree. ggml searches its backends in a directory that is compiled in, beside the
@@ -109,22 +117,29 @@ func (in *install) tree(root, backend string) error {
 	return nil
 }
 
-// queryLimit bounds --version and --help, which take 10 to 25 ms.
-const queryLimit = 3 * time.Second
-
 // ask runs the server with one argument that makes it print and exit, and returns both its outputs.
 func (in install) ask(ctx context.Context, arg string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryLimit)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, in.command[0], append(in.command[1:len(in.command):len(in.command)], arg)...)
-	cmd.Env = []string{}
-	cmd.Dir = os.TempDir()
-	cmd.WaitDelay = time.Second
-	out, err := cmd.CombinedOutput() // --version prints to stderr alone
-	if err != nil {
-		return "", fmt.Errorf("%s %s: %w: %.300s", in.binary, arg, err, bytes.TrimSpace(out))
+	return adapter.Ask(ctx, append(slices.Clone(in.command), arg)...)
+}
+
+// wantedBackend is the library of the CPU backend that must be mapped; empty where the engine chooses.
+func (in install) wantedBackend(asked string) string {
+	switch path := in.env["GGML_BACKEND_PATH"]; {
+	case asked == "auto":
+		return ""
+	case path != "":
+		return filepath.Base(path)
 	}
-	return string(out), nil
+	return "libggml-cpu-" + asked + ".so"
+}
+
+// packageFacts are what the package says of itself, of a tree.
+func (in install) packageFacts() matrix.Facts {
+	p := packageVersion(in.status)
+	if p == "" {
+		return nil
+	}
+	return matrix.Facts{adapter.Said(fingerprint.FactPackage+"llama.cpp-tools", p, in.status)}
 }
 
 var (

@@ -8,9 +8,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"path/filepath"
 	"strconv"
 
+	"enginebroker/engines/adapter"
 	"enginebroker/engines/fingerprint"
 	"enginebroker/engines/openai"
 	"enginebroker/matrix"
@@ -66,14 +66,6 @@ type state struct {
 	drafts  matrix.Opt[bool]
 }
 
-func seen(name, value, where string) matrix.Fact {
-	return matrix.Fact{Name: name, Value: value, Where: where, Standing: matrix.Observed}
-}
-
-func said(name, value, where string) matrix.Fact {
-	return matrix.Fact{Name: name, Value: value, Where: where, Standing: matrix.Claimed}
-}
-
 // readBack asks the server for limits and configuration.
 func readBack(ctx context.Context, c *openai.Client, policy matrix.Policy) (state, error) {
 	raw, err := c.Raw(ctx, http.MethodGet, "/props", nil)
@@ -111,22 +103,22 @@ func interpret(p props, slots []slot, policy matrix.Policy) state {
 	}
 	template := sha256.Sum256([]byte(p.Template))
 	s.facts = matrix.Facts{
-		said(matrix.FactVersion, p.Build, "/props build_info"),
-		seen(matrix.FactModelPath, p.Path, "/props model_path"),
-		seen(matrix.FactContextTokens, strconv.Itoa(s.granted.ContextTokens), "/slots n_ctx"),
-		seen(matrix.FactConcurrency, strconv.Itoa(s.granted.Concurrency), "/slots"),
-		seen(matrix.FactChatTemplate, hex.EncodeToString(template[:]), "/props chat_template"),
+		adapter.Said(matrix.FactVersion, p.Build, "/props build_info"),
+		adapter.Seen(matrix.FactModelPath, p.Path, "/props model_path"),
+		adapter.Seen(matrix.FactContextTokens, strconv.Itoa(s.granted.ContextTokens), "/slots n_ctx"),
+		adapter.Seen(matrix.FactConcurrency, strconv.Itoa(s.granted.Concurrency), "/slots"),
+		adapter.Seen(matrix.FactChatTemplate, hex.EncodeToString(template[:]), "/props chat_template"),
 		// It echoes general.file_type and not the tensors.
-		said(fingerprint.FactConfig+"model_ftype", p.Ftype, "/props model_ftype"),
+		adapter.Said(fingerprint.FactConfig+"model_ftype", p.Ftype, "/props model_ftype"),
 	}
 	if p.Sleeping != nil {
-		s.facts = append(s.facts, said(matrix.FactSleepOnIdle, "off", "--sleep-idle-seconds is not among the arguments"))
+		s.facts = append(s.facts, adapter.Said(matrix.FactSleepOnIdle, "off", "--sleep-idle-seconds is not among the arguments"))
 	}
 	switch drafts, ok := s.drafts.Get(); {
 	case ok && !drafts:
-		s.facts = append(s.facts, seen(matrix.FactSpeculation, "none", "/slots speculative"))
+		s.facts = append(s.facts, adapter.Seen(matrix.FactSpeculation, "none", "/slots speculative"))
 	case ok:
-		s.facts = append(s.facts, seen(matrix.FactSpeculation, cmp.Or(policy.Drafter, "unknown method"), "/slots speculative; the method is the one asked for"))
+		s.facts = append(s.facts, adapter.Seen(matrix.FactSpeculation, cmp.Or(policy.Drafter, "unknown method"), "/slots speculative; the method is the one asked for"))
 	}
 	return s
 }
@@ -143,21 +135,3 @@ func (s state) compare(r matrix.StartRequest) error {
 	}
 	return nil
 }
-
-// checkBackend compares the mapped CPU backend with the one that was asked for.
-func checkBackend(facts matrix.Facts, in install, asked string) error {
-	if asked == "auto" {
-		return nil
-	}
-	want := "libggml-cpu-" + asked + ".so"
-	if p := in.env["GGML_BACKEND_PATH"]; p != "" {
-		want = filepath.Base(p)
-	}
-	got := facts.Value(matrix.FactBackend).Or("none")
-	if got != want {
-		return &matrix.StartFailure{Code: "backend", Message: fmt.Sprintf("asked for the backend %s, mapped is %s", want, got), Fix: "this CPU may not have what the backend needs"}
-	}
-	return nil
-}
-
-func base(p string) string { return filepath.Base(p) }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"enginebroker/engines"
+	"enginebroker/engines/adapter"
 	"enginebroker/engines/enginetest"
 	"enginebroker/engines/process"
 	"enginebroker/matrix"
@@ -52,7 +53,7 @@ func request(t testing.TB) matrix.StartRequest {
 	}
 }
 
-func configured(t testing.TB, s engines.Settings) *engine {
+func configured(t testing.TB, s engines.Settings) *adapter.Instance {
 	t.Helper()
 	e := newEngine()
 	if faults, err := e.Configure(t.Context(), s); err != nil || len(faults) > 0 {
@@ -62,7 +63,7 @@ func configured(t testing.TB, s engines.Settings) *engine {
 	return e
 }
 
-func stop(t *testing.T, e *engine, how string) {
+func stop(t *testing.T, e *adapter.Instance, how string) {
 	t.Helper()
 	if s, err := e.Stop(t.Context(), 10*time.Second); err != nil || !s.Gone() || s.How != how {
 		t.Errorf("stop: %+v %v", s, err)
@@ -157,7 +158,7 @@ func TestRealClip(t *testing.T) {
 	if _, err := e.Start(t.Context(), request(t), nil); err != nil {
 		t.Fatal(err)
 	}
-	srv, err := e.running()
+	srv, err := e.Server()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +169,7 @@ func TestRealClip(t *testing.T) {
 	body := sampling()
 	body["ignore_eos"] = true
 	for asked, want := range map[int]int64{112: 112, 113: 112} {
-		a, err := srv.client.Complete(t.Context(), "tiny", prompt, asked, body)
+		a, err := srv.Client.Complete(t.Context(), "tiny", prompt, asked, body)
 		if err != nil || a.CompletionTokens != matrix.Some(want) || a.PromptTokens != matrix.Some[int64](400) {
 			t.Errorf("400 + %d of 512: %v tokens of %v, want %d: %v", asked, a.CompletionTokens, a.PromptTokens, want, err)
 		}

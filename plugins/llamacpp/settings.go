@@ -1,16 +1,20 @@
 package main
 
 import (
+	"errors"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"enginebroker/engines"
+	"enginebroker/engines/adapter"
 	"enginebroker/engines/openai"
 	"enginebroker/matrix"
 )
 
-var schema = []matrix.Setting{
+var rules = adapter.Rules{Schema: schema, Forbidden: forbidden, Own: own, More: check}
+
+var schema = append([]matrix.Setting{
 	{Name: "binary", Type: "path", Help: "path of llama-server; without binary and root, it is looked for in PATH"},
 	{Name: "root", Type: "path", Help: "a Debian tree that holds the package llama.cpp-tools; its own loader runs it"},
 	{Name: "backend", Type: "string", Default: "auto", Help: "CPU backend library: auto (the engine's own choice), haswell, x64 and so on; with binary, the path of a library"},
@@ -20,28 +24,23 @@ var schema = []matrix.Setting{
 	{Name: "kv_dtype", Type: "string", Default: "f16", Help: "type of the KV cache, keys and values alike"},
 	{Name: "batch", Type: "int", Help: "logical batch size; unset: the engine's default"},
 	{Name: "ubatch", Type: "int", Help: "physical batch size; unset: the engine's default"},
-	{Name: "extra_args", Type: "list", Help: "further arguments, none of those that the adapter sets itself"},
-	{Name: "waive", Type: "list", Help: "flags of a fair run that this build may lack because it predates the feature, as --sse-ping-interval"},
-	{Name: "env", Type: "map", Help: "variables for the server"},
-	{Name: "ready_timeout", Type: "duration", Help: "limit of a start; unset: the run's"},
-	{Name: "attach", Type: "string", Help: "base URL of a running server; it is described, never started, stopped or compared"},
-}
+}, adapter.Common(", as --sse-ping-interval")...)
 
 // forbidden are the arguments that would make the arm something else than it is recorded as, each with the reason.
-var forbidden = []struct{ prefix, why string }{
-	{"--spec-synth", "synthetic acceptance forges the speed of drafting"},
-	{"--models-", "router mode loads models by request; one server serves one model here"},
-	{"--rpc", "workers on other hosts are not supported (MULTI_NODE_UNSUPPORTED)"},
-	{"--hf-", "downloads are not supported: name local files"}, {"-hf", "downloads are not supported: name local files"},
-	{"--model-url", "downloads are not supported: name local files"}, {"-mu", "downloads are not supported: name local files"},
-	{"--mmproj", "text runs have no projector: with one, cache and context behave otherwise"}, {"-mm", "text runs have no projector"},
-	{"--reuse-port", "a shared port splits the requests between two servers"},
-	{"--sleep-idle", "a server that sleeps pays for it in the next request"},
-	{"--spec-", "speculation is the policy of the instance, not an argument"}, {"--draft", "speculation is the policy of the instance, not an argument"},
-	{"-md", "speculation is the policy of the instance, not an argument"}, {"--model-draft", "speculation is the policy of the instance, not an argument"},
-	{"--lookup-cache", "speculation is the policy of the instance, not an argument"},
-	{"--api-key", "the server listens on this machine for this run only, and a key would stand in the record"},
-	{"--ssl-", "the timed client speaks plain HTTP to this machine"}, {"--api-prefix", "the adapter needs the known paths"},
+var forbidden = map[string]string{
+	"--spec-synth": "synthetic acceptance forges the speed of drafting",
+	"--models-":    "router mode loads models by request; one server serves one model here",
+	"--rpc":        "workers on other hosts are not supported (MULTI_NODE_UNSUPPORTED)",
+	"--hf-":        "downloads are not supported: name local files", "-hf": "downloads are not supported: name local files",
+	"--model-url": "downloads are not supported: name local files", "-mu": "downloads are not supported: name local files",
+	"--mmproj": "text runs have no projector: with one, cache and context behave otherwise", "-mm": "text runs have no projector",
+	"--reuse-port": "a shared port splits the requests between two servers",
+	"--sleep-idle": "a server that sleeps pays for it in the next request",
+	"--spec-":      adapter.PolicyOnly, "--draft": adapter.PolicyOnly,
+	"-md": adapter.PolicyOnly, "--model-draft": adapter.PolicyOnly,
+	"--lookup-cache": adapter.PolicyOnly,
+	"--api-key":      "the server listens on this machine for this run only, and a key would stand in the record",
+	"--ssl-":         "the timed client speaks plain HTTP to this machine", "--api-prefix": "the adapter needs the known paths",
 }
 
 // own are the flags that the adapter sets itself, by every spelling.
@@ -52,40 +51,26 @@ var own = []string{
 	"-fa", "--flash-attn", "-t", "--threads", "-b", "--batch-size", "-ub", "--ubatch-size", "--webui", "--no-webui", "--ui", "--no-ui",
 }
 
-// check finds every fault of the settings that needs no look at the disk.
-func check(s engines.Settings) []engines.FieldError {
-	faults := openai.CheckSettings(schema, s)
-	v := openai.NewValues(schema, s)
-	add := func(field, msg, fix string) {
-		faults = append(faults, engines.FieldError{Field: field, Message: msg, Fix: fix})
-	}
-	if s["binary"] != "" && s["root"] != "" {
+// check finds the faults that only these settings can have. Whether a tree has the backend is looked up where all else is
+// well.
+func check(v openai.Values, clean bool, add func(field, message, fix string)) {
+	if v.Text("binary") != "" && v.Text("root") != "" {
 		add("root", "binary and root are both given", "name one installation")
 	}
-	if u := s["attach"]; u != "" {
-		if msg := openai.CheckURL(u); msg != "" {
-			add("attach", msg, "")
-		}
-	}
-	if b := v.Text("backend"); s["root"] == "" && b != "auto" && !filepath.IsAbs(b) {
+	if b := v.Text("backend"); v.Text("root") == "" && b != "auto" && !filepath.IsAbs(b) {
 		add("backend", "without root, a backend is named by the path of its library", "write /…/libggml-cpu-"+b+".so, or auto")
 	}
-	for _, a := range v.List("extra_args") {
-		name, _, _ := strings.Cut(a, "=")
-		for _, f := range forbidden {
-			if strings.HasPrefix(name, f.prefix) {
-				add("extra_args", a+": "+f.why, "remove it")
-				break
-			}
-		}
-		if slices.Contains(own, name) {
-			add("extra_args", a+": the adapter sets this from the workload and the other settings", "remove it")
-		}
-	}
-	for name := range v.Map("env") {
+	env := v.Map("env")
+	for _, name := range slices.Sorted(maps.Keys(env)) {
 		if strings.HasPrefix(name, "LLAMA_ARG_") || name == "LLAMA_API_KEY" {
 			add("env."+name, "sets an argument silently", "use extra_args, or a setting")
+			clean = false
 		}
 	}
-	return faults
+	if !clean {
+		return
+	}
+	if in, err := locate(v); errors.Is(err, errBackend) && len(in.backends) > 0 {
+		add("backend", err.Error(), "")
+	}
 }

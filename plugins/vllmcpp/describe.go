@@ -2,8 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
+	"fmt"
 
+	"enginebroker/engines/adapter"
 	"enginebroker/engines/fingerprint"
 	"enginebroker/engines/openai"
 	"enginebroker/matrix"
@@ -38,61 +39,41 @@ var refuses = []matrix.Statement{
 	{Status: matrix.StatusRefused, Why: "multimodal projectors (--mmproj): text runs only"},
 }
 
-// Describe answers from the binary, its build directory and source tree, and --version where the build has it.
-func (e *engine) Describe(ctx context.Context) (matrix.Description, error) {
-	v := e.values()
-	d := matrix.Description{Engine: kind, Capabilities: capabilities(), Refuses: refuses, Settings: schema}
-	if url := v.Text("attach"); url != "" {
-		d.Installed = true
-		d.Identity = matrix.Facts{said(matrix.FactEngine, kind, "the attached server "+url)}
-		return d, nil
-	}
-	binary, looked, err := locate(v)
-	if errors.Is(err, errNotInstalled) {
-		d.LookedFor = append(looked, err.Error())
-		return d, nil
-	}
+// describe answers from the binary, its build directory and source tree, and --version where the build has it.
+func describe(ctx context.Context, v openai.Values, sum fingerprint.Sum, d *matrix.Description) error {
+	binary, err := locate(v)
 	if err != nil {
-		return d, err
+		return err
 	}
-	static, err := fingerprint.Static(ctx, binary, e.sums.Sum)
+	static, err := fingerprint.Static(ctx, binary, sum)
 	if err != nil {
-		return d, err
+		return err
 	}
-	d.Installed = true
-	d.Identity = append(matrix.Facts{said(matrix.FactEngine, kind, binary)}, static...)
-	help, err := ask(ctx, binary, "--help")
+	d.Identity = append(matrix.Facts{adapter.Said(matrix.FactEngine, kind, binary)}, static...)
+	help, err := adapter.Ask(ctx, binary, "--help")
 	if err != nil {
-		d.Installed, d.LookedFor = false, append(looked, "it is there but does not run: "+err.Error())
-		return d, nil
+		return &adapter.NotInstalled{Err: fmt.Errorf("it is there but does not run: %w", err), Looked: []string{binary}}
 	}
 	if parseHelp(help)["--version"] {
-		out, err := ask(ctx, binary, "--version")
+		out, err := adapter.Ask(ctx, binary, "--version")
 		if err != nil {
-			return d, err
+			return err
 		}
 		version, abi, err := parseVersion(out)
 		if err != nil {
-			return d, err
+			return err
 		}
-		d.Identity = append(d.Identity, said(matrix.FactVersion, version, binary+" --version"), said(fingerprint.FactConfig+"c_abi", abi, binary+" --version"))
+		d.Identity = append(d.Identity, adapter.Said(matrix.FactVersion, version, binary+" --version"), adapter.Said(fingerprint.FactConfig+"c_abi", abi, binary+" --version"))
 	}
-	if sum, ok := static.Value(fingerprint.FactBinarySHA256).Get(); ok {
-		build, err := matrix.Digest(map[string]string{"server": sum, "cmake": static.Value(fingerprint.FactCMakeDigest).Or("")})
+	if file, ok := static.Value(fingerprint.FactBinarySHA256).Get(); ok {
+		build, err := matrix.Digest(map[string]string{"server": file, "cmake": static.Value(fingerprint.FactCMakeDigest).Or("")})
 		if err != nil {
-			return d, err
+			return err
 		}
-		d.Identity = append(d.Identity, seen(matrix.FactBuild, build, "binary and build configuration"))
+		d.Identity = append(d.Identity, adapter.Seen(matrix.FactBuild, build, "binary and build configuration"))
 	}
-	return d, nil
-}
-
-func seen(name, value, where string) matrix.Fact {
-	return matrix.Fact{Name: name, Value: value, Where: where, Standing: matrix.Observed}
-}
-
-func said(name, value, where string) matrix.Fact {
-	return matrix.Fact{Name: name, Value: value, Where: where, Standing: matrix.Claimed}
+	d.Installed = true
+	return nil
 }
 
 // dialectOf describes how this engine answers (engines.md B3, B9).

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"enginebroker/engines"
+	"enginebroker/engines/adapter"
 	"enginebroker/engines/enginetest"
 	"enginebroker/engines/openai"
 	"enginebroker/engines/process"
@@ -62,7 +63,7 @@ func request(t testing.TB) matrix.StartRequest {
 	}
 }
 
-func configured(t testing.TB, s engines.Settings) *engine {
+func configured(t testing.TB, s engines.Settings) *adapter.Instance {
 	t.Helper()
 	e := newEngine()
 	if faults, err := e.Configure(t.Context(), s); err != nil || len(faults) > 0 {
@@ -279,17 +280,17 @@ func TestRealStart(t *testing.T) {
 		t.Errorf("the source tree's commit is no proof: %+v", commit)
 	}
 	t.Logf("weights %v, backend %v", ready.Facts.Value(matrix.FactWeightsProof), ready.Facts.Value(matrix.FactBackend))
-	srv, err := e.running()
+	srv, err := e.Server()
 	if err != nil {
 		t.Fatal(err)
 	}
 	// engines.md B9: the text that four engines agree on in float32.
-	a, err := srv.client.Complete(t.Context(), "tiny", "the cat in an old", 24, map[string]any{"ignore_eos": true})
+	a, err := srv.Client.Complete(t.Context(), "tiny", "the cat in an old", 24, map[string]any{"ignore_eos": true})
 	if err != nil || a.Text != `0l0lE andrEEEE0M2EW" p theEW"thg` {
 		t.Errorf("%q %v", a.Text, err)
 	}
 	for asked, want := range map[int]int64{112: 112, 113: 112} {
-		a, err := srv.client.Complete(t.Context(), "tiny", strings.Repeat("q", 400), asked, map[string]any{"ignore_eos": true})
+		a, err := srv.Client.Complete(t.Context(), "tiny", strings.Repeat("q", 400), asked, map[string]any{"ignore_eos": true})
 		if err != nil || a.CompletionTokens != matrix.Some(want) {
 			t.Errorf("400 + %d of 512: %v %v", asked, a.CompletionTokens, err)
 		}
@@ -299,7 +300,7 @@ func TestRealStart(t *testing.T) {
 		t.Errorf("%+v %v", st, err)
 	}
 	// A token array stops the engine's loop for good, and /health goes on answering 200.
-	if _, err := srv.client.Complete(t.Context(), "tiny", []int{1, 2, 3}, 4, nil); err == nil {
+	if _, err := srv.Client.Complete(t.Context(), "tiny", []int{1, 2, 3}, 4, nil); err == nil {
 		t.Error("a token array was answered: the dialect may change")
 	}
 	if st, err := e.Observe(t.Context()); err != nil || st.Alive {
@@ -315,6 +316,14 @@ func TestRealConformance(t *testing.T) {
 		New: func() engines.Engine { return newEngine() }, Settings: engines.Settings{"binary": realServer(t)},
 		Bad: engines.Settings{"device": "tpu"}, Request: conformance(t), StopDeadline: 5 * time.Second,
 	})
+}
+
+func arguments(r matrix.StartRequest, v openai.Values, model string, known map[string]bool) (argv, waived []string, err error) {
+	flags, err := wanted(r, v, model, known)
+	if err != nil {
+		return nil, nil, err
+	}
+	return adapter.Build{Known: known}.Arguments(flags, v)
 }
 
 // A twin of the same kind binds the same port without an error.

@@ -1,47 +1,27 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"regexp"
-	"time"
 
+	"enginebroker/engines/adapter"
 	"enginebroker/engines/openai"
 )
 
-var errNotInstalled = errors.New("vllm.cpp's server is not installed")
-
-// locate finds the binary. There is no default place: the server is built by hand and is called "server".
-func locate(v openai.Values) (binary string, looked []string, err error) {
-	binary = v.Path("binary")
+// locate finds the binary; the error is an *adapter.NotInstalled. There is no default place: the server is built by hand and
+// is called "server".
+func locate(v openai.Values) (string, error) {
+	binary := v.Path("binary")
+	no := func(looked, why string) (string, error) {
+		return "", &adapter.NotInstalled{Err: fmt.Errorf("vllm.cpp's server is not installed: %s", why), Looked: []string{looked}, Fix: "set binary"}
+	}
 	if binary == "" {
-		return "", []string{"setting binary (build/examples/server of a vllm.cpp build)"}, fmt.Errorf("%w: no binary is named", errNotInstalled)
+		return no("setting binary (build/examples/server of a vllm.cpp build)", "no binary is named")
 	}
-	info, err := os.Stat(binary)
-	if err != nil || info.IsDir() || info.Mode()&0o111 == 0 {
-		return "", []string{binary}, fmt.Errorf("%w: %s is no executable file", errNotInstalled, binary)
+	if !adapter.Executable(binary) {
+		return no(binary, binary+" is no executable file")
 	}
-	return binary, []string{binary}, nil
-}
-
-// queryLimit bounds --help and --version.
-const queryLimit = 3 * time.Second
-
-// ask runs the server with one argument that makes it print and exit.
-func ask(ctx context.Context, binary, arg string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryLimit)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, arg)
-	cmd.Env, cmd.Dir, cmd.WaitDelay = []string{}, os.TempDir(), time.Second
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("%s %s: %w: %.300s", binary, arg, err, bytes.TrimSpace(out))
-	}
-	return string(out), nil
+	return binary, nil
 }
 
 var flagName = regexp.MustCompile(`--(\[no-\])?([a-z][a-z0-9]*(?:-[a-z0-9]+)*)`)
