@@ -25,6 +25,7 @@ type world struct {
 	observe   func(instance string) matrix.State
 	survivors bool
 	during    func(job stopwatch.Job)
+	pass      func(job stopwatch.Job) error
 	next      []Next
 	pin       matrix.Opt[matrix.PinCheck]
 	putErr    error
@@ -105,6 +106,11 @@ type fakeClient struct{ w *world }
 func (c fakeClient) Run(ctx context.Context, j stopwatch.Job) (Recording, error) {
 	if c.w.during != nil {
 		c.w.during(j)
+	}
+	if c.w.pass != nil {
+		if err := c.w.pass(j); err != nil {
+			return nil, err
+		}
 	}
 	time.Sleep(time.Second)
 	return fakeRecording{job: j}, ctx.Err()

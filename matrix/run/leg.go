@@ -1,7 +1,9 @@
 package run
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -53,7 +55,12 @@ func (l *load) leg(ctx context.Context, p matrix.Point) (last bool, err error) {
 			if ctx.Err() != nil {
 				return true, ErrInterrupted
 			}
-			return true, fmt.Errorf("%s %s repetition %d: %w", l.rec.ID, p.ID, rep, err)
+			if !errors.Is(err, stopwatch.ErrNoConnection) {
+				return true, fmt.Errorf("%s %s repetition %d: %w", l.rec.ID, p.ID, rep, err)
+			}
+			rec.Died, rec.Note = true, err.Error()
+			rec.Repetitions = append(rec.Repetitions, matrix.Repetition{Index: len(rec.Repetitions), Planned: p.Requests})
+			break
 		}
 		rec.Hung = rec.Hung || pass.rec.Hung()
 		if rep < 0 {
@@ -144,8 +151,11 @@ func headsOf(reqs []matrix.Request, start int64) [][2]int64 {
 
 // window takes what the box showed over the leg.
 func (l *load) window(rec *matrix.LegRecord, heads [][2]int64) ledger.Writer {
-	first, last := rec.Repetitions[0], rec.Repetitions[len(rec.Repetitions)-1]
-	env, clock, raw := l.watch.Window(first.Start, last.End, heads)
+	start, end := rec.Repetitions[0].Start, int64(0)
+	for _, r := range rec.Repetitions {
+		end = max(end, r.End) // one that never began has none
+	}
+	env, clock, raw := l.watch.Window(start, end, heads)
 	rec.Env, rec.Clock = merge(rec.Env, env), clock
 	return raw
 }
@@ -164,7 +174,7 @@ func (l *load) after(ctx context.Context, rec *matrix.LegRecord, before matrix.S
 		rec.Missing = append(rec.Missing, "state after the leg: "+err.Error())
 		return true
 	}
-	rec.Died = !now.Alive
+	rec.Died = rec.Died || !now.Alive
 	rec.PrintEnd = now.Print
 	if rec.PrintEnd == "" && rec.Died {
 		rec.PrintEnd = rec.ArmPrint // a dead server is not another one; SERVER_DIED says what happened
@@ -230,15 +240,20 @@ func (l *load) canary(ctx context.Context, when string) (matrix.CanaryResult, er
 		return l.Stopwatch.Ask(ctx, l.ready.Dialect, q.Prompt, q.Tokens, canaryLimit)
 	}
 	one, err := ask()
-	if err != nil {
-		return matrix.CanaryResult{}, interrupted(ctx, err)
-	}
-	if known {
+	if err == nil && known {
 		return judgeCanary(when, q.Answer, one), nil
 	}
-	two, err := ask()
-	if err != nil {
-		return matrix.CanaryResult{}, interrupted(ctx, err)
+	var two matrix.Request
+	if err == nil {
+		two, err = ask()
+	}
+	switch {
+	case ctx.Err() != nil:
+		return matrix.CanaryResult{}, ErrInterrupted
+	case errors.Is(err, stopwatch.ErrNoConnection):
+		return matrix.CanaryResult{When: when, Want: cmp.Or(q.Answer, "self-match"), Got: err.Error()}, nil
+	case err != nil:
+		return matrix.CanaryResult{}, err
 	}
 	return selfMatch(when, one, two), nil
 }

@@ -1,9 +1,11 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -221,13 +223,11 @@ func (l *load) abort(f matrix.StartFailure) error {
 	return nil
 }
 
-// finish writes the load, and for a load without its legs the void ones that say so.
+// finish writes the load, and for the points that it never came to the void legs that say so.
 func (l *load) finish() error {
 	l.rec.Env = merge(l.env, matrix.Env{BootIDEnd: l.Box.BootID()})
-	if l.rec.Aborted != "" && len(l.legs) == 0 {
-		if err := l.voidLegs(); err != nil {
-			return err
-		}
+	if err := l.voidLegs(); err != nil {
+		return err
 	}
 	if _, err := l.Recorder.Append(ledger.KindLoad, l.Now(), *l.rec); err != nil {
 		return err
@@ -243,14 +243,23 @@ func (l *load) finish() error {
 }
 
 // voidLegs records one leg per point that was planned and never measured, so that the ledger shows every leg of the plan.
+// What ended the load early — a server that died or hangs in an earlier leg — stands against the later ones too.
 func (l *load) voidLegs() error {
+	var last matrix.LegRecord
+	if n := len(l.legs); n > 0 {
+		last = l.legs[n-1].Record
+	}
 	for _, p := range l.points() {
+		if slices.ContainsFunc(l.legs, func(x Leg) bool { return x.Record.ID.Point == p.ID }) {
+			continue
+		}
 		leg := l.newLeg(p)
 		leg.EndUTC = l.Now().UTC()
 		leg.Repetitions = []matrix.Repetition{{Planned: p.Requests}}
-		leg.Died = l.rec.Failure.Present()
-		leg.Note = l.rec.Aborted
-		leg.Env.KilledByHost = l.byHost[l.arm.Key]
+		leg.Died = l.rec.Failure.Present() || last.Died
+		leg.Hung = last.Hung
+		leg.Note = cmp.Or(l.rec.Aborted, "the load ended at point "+last.ID.Point)
+		leg.Env.KilledByHost = cmp.Or(l.byHost[l.arm.Key], last.Env.KilledByHost)
 		if f, ok := l.rec.Failure.Get(); ok {
 			leg.Env.KilledByHost = l.killer(f)
 		}

@@ -3,6 +3,7 @@ package run
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -351,4 +352,29 @@ func killedByGuard(t *testing.T, w *world, arm string) {
 			t.Errorf("leg %+v: killed by host %q", l.ID, l.Env.KilledByHost)
 		}
 	}
+}
+
+// A server that is gone before the first repetition voids its legs, the rest of its load's points too, and the run goes on.
+func TestServerGoneBetweenPassesVoidsTheLoadAlone(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld()
+		w.pass = func(j stopwatch.Job) error {
+			if j.Repetition == 0 {
+				return fmt.Errorf("%w: refused", stopwatch.ErrNoConnection)
+			}
+			return nil
+		}
+		w.observe = func(string) matrix.State { return matrix.State{} }
+		if err := Run(t.Context(), w.config(plan(1))); err != nil {
+			t.Fatal(err)
+		}
+		if len(w.legs) != 2*len(w.loads) {
+			t.Errorf("%d legs of %d loads with two points each", len(w.legs), len(w.loads))
+		}
+		for _, leg := range w.legs {
+			if !leg.Died || len(leg.Repetitions) == 0 || leg.Repetitions[0].Planned == 0 {
+				t.Errorf("leg %+v does not say that its server was gone: %+v", leg.ID, leg)
+			}
+		}
+	})
 }

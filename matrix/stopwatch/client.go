@@ -47,6 +47,9 @@ func Open(ctx context.Context, d matrix.Dialect, concurrency int) (*Client, erro
 	return c, nil
 }
 
+// ErrNoConnection says that the server takes no connection: nothing was sent, and the engine is answerable for it.
+var ErrNoConnection = errors.New("the server takes no connection")
+
 // warm opens every connection that is missing or that the server has closed meanwhile.
 func (c *Client) warm(ctx context.Context) error {
 	for i, k := range c.slots {
@@ -59,7 +62,7 @@ func (c *Client) warm(ctx context.Context) error {
 		}
 		k, err := dial(ctx, c.address)
 		if err != nil {
-			return fmt.Errorf("open connection %d of %d to %s: %w", i+1, len(c.slots), c.address, err)
+			return fmt.Errorf("%w: connection %d of %d to %s: %w", ErrNoConnection, i+1, len(c.slots), c.address, err)
 		}
 		c.slots[i] = k
 	}
