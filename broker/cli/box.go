@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"enginebroker/broker/service"
 	"enginebroker/matrix"
-	"enginebroker/matrix/box"
 )
 
 func (a *app) boxCommand() *cobra.Command {
@@ -60,7 +60,7 @@ are of the GPU rail alone, not of the machine.`,
 }
 
 // snapshotLine prints what is known; a dash stands for what is not.
-func snapshotLine(x box.Snapshot) string {
+func snapshotLine(x service.Snapshot) string {
 	share := func(o matrix.Opt[float64]) string {
 		if v, ok := o.Get(); ok {
 			return fmt.Sprintf("%.0f %%", 100*v)

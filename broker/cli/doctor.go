@@ -6,7 +6,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"enginebroker/broker/service"
-	"enginebroker/matrix/box"
 )
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -53,7 +52,7 @@ Exit 0 where the box can certify as much as its profile can, 11 where a line say
 	return c
 }
 
-func (a *app) diagnosis(d box.Diagnosis, cannot int) {
+func (a *app) diagnosis(d service.Diagnosis, cannot int) {
 	if d.Simulated {
 		fmt.Fprintln(a.Stdout, "SIMULATED")
 	}

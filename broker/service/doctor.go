@@ -16,6 +16,12 @@ import (
 	"enginebroker/matrix/stopwatch"
 )
 
+// Diagnosis and Snapshot are what doctor and box watch show.
+type (
+	Diagnosis = box.Diagnosis
+	Snapshot  = box.Snapshot
+)
+
 // DoctorRequest says what a diagnosis may use.
 type DoctorRequest struct {
 	Engine string // instance that makes the load; empty: none, and the clock is judged by none
