@@ -26,6 +26,7 @@ func (a *app) commands() []*cobra.Command {
 		a.pinsCommand(),
 		a.gateCommand(),
 		a.diffCommand(),
+		a.claimsCommand(),
 		a.auditCommand(),
 		a.corpusCommand(),
 		a.serveCommand(),

@@ -61,6 +61,11 @@ func (a *app) reportCommand() *cobra.Command {
 			if err := service.Render(a.Stdout, r, format, a.look()); err != nil {
 				return err
 			}
+			if format == "terminal" {
+				if err := a.claimsBeside(c.Context(), r.Plan.Model); err != nil {
+					return err
+				}
+			}
 			return service.Judge(r, level)
 		},
 		ValidArgsFunction: a.completeRuns,
