@@ -60,29 +60,36 @@ func (c *draft) class(x *index) {
 		if id := firstLeg(g, func(l *leg) bool { return slices.Contains(l.gate.Flags, gates.FlagITLCoalesced) }); id != "" {
 			c.withheld = true
 			c.add(x, matrix.ITLCoalesced, "per-token gaps cannot be derived", id)
-		}
-	case matrix.ClassTail:
-		floor, err := stats.TailFloor(c.metric.Percentile)
-		if err != nil {
-			c.withheld = true
-			c.add(x, matrix.TailUndersampled, err.Error())
 			return
 		}
-		least := -1
-		id := firstLeg(g, func(l *leg) bool {
-			k := 0
-			for _, rep := range l.rec.Repetitions {
-				k += rep.Planned // of a valid leg every planned request was answered
-			}
-			if least < 0 || k < least {
-				least = k
-			}
-			return k < floor
-		})
-		if id != "" {
-			c.withheld = true
-			c.add(x, matrix.TailUndersampled, fmt.Sprintf("%d requests in a leg, p%d needs %d", least, c.metric.Percentile, floor), id)
+	}
+	if c.metric.Percentile > 0 || c.metric.Class == matrix.ClassTail { // a tail of gaps is a tail, whatever its class
+		c.tail(x, g)
+	}
+}
+
+// tail withholds a percentile that the requests of a leg are too few for (protocol §1).
+func (c *draft) tail(x *index, g gridPairing) {
+	floor, err := stats.TailFloor(c.metric.Percentile)
+	if err != nil {
+		c.withheld = true
+		c.add(x, matrix.TailUndersampled, err.Error())
+		return
+	}
+	least := -1
+	id := firstLeg(g, func(l *leg) bool {
+		k := 0
+		for _, rep := range l.rec.Repetitions {
+			k += rep.Planned // of a valid leg every planned request was answered
 		}
+		if least < 0 || k < least {
+			least = k
+		}
+		return k < floor
+	})
+	if id != "" {
+		c.withheld = true
+		c.add(x, matrix.TailUndersampled, fmt.Sprintf("%d requests in a leg, p%d needs %d", least, c.metric.Percentile, floor), id)
 	}
 }
 

@@ -1,0 +1,333 @@
+package service
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"enginebroker/matrix"
+	"enginebroker/matrix/ledger"
+)
+
+// small is a complete run of two arms, and its folder.
+func small(t *testing.T) (*Service, string) {
+	t.Helper()
+	s := testService(t)
+	p := evidencePlan(t, 3, []string{"c1"}, "ours", "vllm")
+	passAA(t, s, p)
+	r := newEvidence(t, s, "r", p, map[string]float64{"ours": 10, "vllm": 11})
+	r.grid(3)
+	r.close()
+	return s, filepath.Join(s.runs, "r")
+}
+
+func edit(t *testing.T, path string, change func([]byte) []byte) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(path, change(data), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func one(t *testing.T, dir, pattern string, i int) string {
+	t.Helper()
+	list, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil || len(list) <= i {
+		t.Fatalf("%s: %d files (%v)", pattern, len(list), err)
+	}
+	return list[i]
+}
+
+// Issue 6, bad input: evidence that is not what was recorded gives a named reason and no number, and the audit finds it.
+func TestBadEvidence(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(t *testing.T, dir string)
+		names string // what the error or the finding names
+		reads bool   // what is left can still be judged
+	}{
+		"missing file": {func(t *testing.T, dir string) { os.Remove(one(t, dir, "legs/*/*.zst", 0)) }, "arrivals", false},
+		"truncated file": {func(t *testing.T, dir string) {
+			edit(t, one(t, dir, "legs/*/*.zst", 0), func(b []byte) []byte { return b[:len(b)/2] })
+		}, "arrivals", false},
+		"edited file": {func(t *testing.T, dir string) {
+			edit(t, one(t, dir, "legs/*/requests.jsonl", 0), func(b []byte) []byte { return bytes.Replace(b, []byte("ok"), []byte("ko"), 1) })
+		}, "requests.jsonl", false},
+		"swapped files": {func(t *testing.T, dir string) {
+			a, b := one(t, dir, "legs/*/*.zst", 0), one(t, dir, "legs/*/*.zst", 1)
+			if err := os.Rename(a, a+"x"); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(b, a); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(a+"x", b); err != nil {
+				t.Fatal(err)
+			}
+		}, "arrivals", false},
+		"edited ledger": {func(t *testing.T, dir string) {
+			edit(t, filepath.Join(dir, ledger.LedgerFile), func(b []byte) []byte { return bytes.Replace(b, []byte("boot-0"), []byte("boot-9"), 1) })
+		}, "ledger.jsonl", false},
+		"cut ledger": {func(t *testing.T, dir string) {
+			edit(t, filepath.Join(dir, ledger.LedgerFile), func(b []byte) []byte { return b[:bytes.LastIndexByte(b[:len(b)-1], '\n')+1] })
+		}, "ledger", false},
+		"plan edited after the run": {func(t *testing.T, dir string) {
+			edit(t, filepath.Join(dir, ledger.PlanFile), func(b []byte) []byte { return bytes.Replace(b, []byte(`"seed":"7"`), []byte(`"seed":"8"`), 1) })
+		}, "plan.json", false},
+		"torn last line": {func(t *testing.T, dir string) {
+			edit(t, filepath.Join(dir, ledger.LedgerFile), func(b []byte) []byte { return append(b, `{"sum":"abc`...) })
+		}, "torn", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, dir := small(t)
+			c.spoil(t, dir)
+			r, err := s.Report(t.Context(), "r")
+			switch {
+			case c.reads && (err != nil || len(r.Cells) == 0):
+				t.Errorf("the report of what is left: %v", err)
+			case !c.reads && (err == nil || causeOf(err) != CauseEvidence || !strings.Contains(err.Error(), c.names)):
+				t.Errorf("reported: %v", err)
+			}
+			a, err := s.Audit(t.Context(), "r")
+			text := ""
+			for _, f := range a.Findings {
+				text += f.Where + " " + f.Detail + "\n"
+			}
+			if err != nil {
+				text += err.Error()
+			}
+			if !strings.Contains(text, c.names) {
+				t.Errorf("the audit finds %q, which does not name %q", text, c.names)
+			}
+		})
+	}
+}
+
+// A report that was edited is found by the audit, number by number.
+func TestAuditFindsAnEditedReport(t *testing.T) {
+	s, dir := small(t)
+	if a, err := s.Audit(t.Context(), "r"); err != nil || len(a.Findings) != 0 || a.Legs != 15 {
+		t.Fatalf("untouched: %+v, %v", a, err)
+	}
+	edit(t, filepath.Join(dir, "report.json"), func(b []byte) []byte { return bytes.Replace(b, []byte(`"SLOWER"`), []byte(`"FASTER"`), 1) })
+	a, err := s.Audit(t.Context(), "r")
+	if err != nil || len(a.Findings) != 1 || a.Findings[0].Kind != "report" || !strings.Contains(a.Findings[0].Where, "ours:vllm") {
+		t.Errorf("%+v, %v", a, err)
+	}
+}
+
+// An A/A that is put on record later makes another report, and the one beside the evidence stays what its evidence gives.
+func TestAuditRestsOnWhatTheReportNames(t *testing.T) {
+	s := testService(t)
+	p := evidencePlan(t, 3, []string{"c1"}, "ours", "vllm")
+	r := newEvidence(t, s, "r", p, map[string]float64{"ours": 10, "vllm": 11})
+	r.grid(3)
+	r.close()
+	before := r.report()
+	if !slices.Contains(cellOf(t, before, "c1").Codes(), matrix.AAEmbeddedOnly) || before.Beside.AA != "" {
+		t.Errorf("before: %v, %+v", cellOf(t, before, "c1").Codes(), before.Beside)
+	}
+	passAA(t, s, p)
+	after := r.report()
+	if slices.Contains(cellOf(t, after, "c1").Codes(), matrix.AAEmbeddedOnly) || after.Beside.AA != "pass" || !slices.Equal(after.Beside.AARuns, []string{"aa"}) {
+		t.Errorf("after: %v, %+v", cellOf(t, after, "c1").Codes(), after.Beside)
+	}
+	if a, err := s.Audit(t.Context(), "r"); err != nil || len(a.Findings) != 0 {
+		t.Errorf("%+v, %v", a, err)
+	}
+}
+
+// Clocks that read nonsense: a reason by name, never a ratio. NaN and infinity cannot stand in a ledger; matrix/gates and
+// matrix/verdict test them.
+func TestBadValues(t *testing.T) {
+	for name, c := range map[string]struct {
+		leg  func(*matrix.LegRecord)
+		want matrix.Verdict
+	}{
+		"the clock record is empty":    {leg: func(l *matrix.LegRecord) { l.Clock = matrix.Opt[matrix.Clock]{} }, want: matrix.Provisional},
+		"a clock of zero":              {leg: clocks(func(int) int64 { return 0 }), want: matrix.Void},
+		"a clock of less than nothing": {leg: clocks(func(int) int64 { return -2190 }), want: matrix.Void},
+		"boots differ within a leg":    {leg: func(l *matrix.LegRecord) { l.Env.BootIDEnd = "elsewhere" }, want: matrix.Void},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := testService(t)
+			p := evidencePlan(t, 3, []string{"c1"}, "ours", "vllm")
+			passAA(t, s, p)
+			r := newEvidence(t, s, "r", p, map[string]float64{"ours": 10, "vllm": 11})
+			r.leg = c.leg
+			r.grid(3)
+			r.close()
+			cell := cellOf(t, r.report(), "c1")
+			if cell.Verdict != c.want || len(cell.Reasons) == 0 {
+				t.Errorf("%s %v, want %s", cell.Verdict, cell.Codes(), c.want)
+			}
+			if cell.Verdict >= matrix.Withheld && cell.Numbers.Present() {
+				t.Errorf("a %s cell shows numbers", cell.Verdict)
+			}
+		})
+	}
+}
+
+func clocks(mhz func(i int) int64) func(*matrix.LegRecord) {
+	return func(l *matrix.LegRecord) {
+		c, _ := l.Clock.Get()
+		c.Seconds = slices.Clone(c.Seconds)
+		for i := range c.Seconds {
+			c.Seconds[i].MHz = mhz(i)
+		}
+		l.Clock = matrix.Some(c)
+	}
+}
+
+// n = 0, 1 and 2 superblocks on record.
+func TestFewBlocks(t *testing.T) {
+	for n, want := range []matrix.Reason{matrix.NoValidBlock, matrix.InsufficientBlocks, matrix.FewBlocks} {
+		s := testService(t)
+		p := evidencePlan(t, 3, []string{"c1"}, "ours", "vllm")
+		passAA(t, s, p)
+		r := newEvidence(t, s, "r", p, map[string]float64{"ours": 10, "vllm": 11})
+		r.grid(n)
+		r.close()
+		c := cellOf(t, r.report(), "c1")
+		if !slices.Contains(c.Codes(), want) || n < 2 && c.Numbers.Present() {
+			t.Errorf("%d superblocks: %s %v", n, c.Verdict, c.Codes())
+		}
+	}
+}
+
+// A later run of the same method and arms supersedes; of the earlier one its verdict stands beside, and no number. A run of
+// another arm is no history.
+func TestHistory(t *testing.T) {
+	s := testService(t)
+	p := evidencePlan(t, 3, []string{"c1"}, "ours", "vllm")
+	other := evidencePlan(t, 3, []string{"c1"}, "ours", "vllm")
+	other.Groups[0].Arms[0].Key = "another"
+	passAA(t, s, p)
+	for i, x := range []struct {
+		name string
+		plan matrix.Plan
+	}{{"first", p}, {"second", p}, {"else", other}, {"third", p}} {
+		r := newEvidence(t, s, x.name, x.plan, map[string]float64{"ours": 10, "vllm": 11})
+		r.seq = 1000 * i
+		if x.name == "first" {
+			r.broken = func(_ int, slot matrix.Slot, _ string) bool { return slot.Arm == "ours" && slot.Superblock == 1 }
+		}
+		r.grid(3)
+		r.close()
+	}
+	rep, err := s.Report(t.Context(), "third")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := cellOf(t, rep, "c1").History
+	if len(h) != 2 || h[0].Run != "second" || h[0].By != "third" || h[1].Run != "first" || h[1].By != "second" || h[1].Verdict != matrix.Withheld {
+		t.Errorf("%+v", h)
+	}
+	if rep, err = s.Report(t.Context(), "first"); err != nil || len(cellOf(t, rep, "c1").History) != 0 {
+		t.Errorf("the first run has a past: %+v, %v", cellOf(t, rep, "c1").History, err)
+	}
+}
+
+// A hold is a record with who and why: the cell is withheld everywhere until it is released, and the audit agrees.
+func TestHold(t *testing.T) {
+	s, _ := small(t)
+	held := func() matrix.Cell {
+		r, err := s.Report(t.Context(), "r")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, err := s.Audit(t.Context(), "r"); err != nil || len(a.Findings) != 0 {
+			t.Errorf("audit: %+v, %v", a, err)
+		}
+		return cellOf(t, r, "c1")
+	}
+	if _, err := s.Hold(t.Context(), "r", []string{"output_tok_s"}, Held{Who: "ana"}); causeOf(err) != CauseUsage {
+		t.Errorf("a hold without a reason: %v", err)
+	}
+	if _, err := s.Hold(t.Context(), "r", []string{"output_tok_s"}, Held{Who: "ana", Why: "x", Release: true}); causeOf(err) != CauseNotFound {
+		t.Errorf("a release of nothing: %v", err)
+	}
+	if _, err := s.Hold(t.Context(), "r", []string{"output_tok_s"}, Held{Who: "ana", Why: "a fan was replaced"}); err != nil {
+		t.Fatal(err)
+	}
+	c := held()
+	if c.Verdict != matrix.Withheld || c.Numbers.Present() || c.Reasons[0].Code != matrix.OperatorHold || c.Reasons[0].Detail != "ana: a fan was replaced" {
+		t.Errorf("%s %+v", c.Verdict, c.Reasons)
+	}
+	if _, err := s.Hold(t.Context(), "r", []string{"output_tok_s"}, Held{Who: "ana", Why: "measured again", Release: true}); err != nil {
+		t.Fatal(err)
+	}
+	if c := held(); c.Verdict != matrix.Provisional {
+		t.Errorf("released: %s %v", c.Verdict, c.Codes())
+	}
+}
+
+// What a reload experiment finds counts for the cells of its arm and build, and for no other build.
+func TestReloadCounts(t *testing.T) {
+	s := testService(t)
+	p := evidencePlan(t, 3, []string{"c1"}, "ours", "vllm")
+	passAA(t, s, p)
+	r := newEvidence(t, s, "r", p, map[string]float64{"ours": 10, "vllm": 11})
+	r.grid(3)
+	r.close()
+	file := func(run, print string, values ...float64) {
+		rep := matrix.Report{Plan: matrix.Plan{Purpose: matrix.PurposeReload, Box: p.Box}, Box: testBox,
+			Reloads: []matrix.Reload{{Run: run, Arm: "ours", ArmKey: "ours", Print: print, Values: values}}}
+		if err := s.file(rep); err != nil {
+			t.Fatal(err)
+		}
+	}
+	two := []float64{9.37, 10.76, 9.36, 10.75, 10.77, 9.38, 10.74, 9.35}
+	file("other-build", "print-another", two...)
+	if c := cellOf(t, r.report(), "c1"); slices.Contains(c.Codes(), matrix.LoadStateMulti) {
+		t.Errorf("another build's states count: %v", c.Codes())
+	}
+	file("states", "print-ours", two...)
+	rep := r.report()
+	c := cellOf(t, rep, "c1")
+	if c.Verdict != matrix.Inconclusive || !slices.Contains(c.Codes(), matrix.LoadStateMulti) || !slices.Equal(rep.Beside.Reloads, []string{"states"}) {
+		t.Errorf("%s %v, %+v", c.Verdict, c.Codes(), rep.Beside)
+	}
+	if a, err := s.Audit(t.Context(), "r"); err != nil || len(a.Findings) != 0 {
+		t.Errorf("the report made before: %+v, %v", a, err)
+	}
+}
+
+func TestAARule(t *testing.T) {
+	cell := func(d matrix.Direction, v matrix.Verdict, blocks int) matrix.Report {
+		return matrix.Report{State: StateComplete, Plan: matrix.Plan{Purpose: matrix.PurposeAA}, Cells: []matrix.Cell{
+			{ID: matrix.CellID{Group: "g"}, Metric: matrix.Metric{Primary: true}, Verdict: v, Direction: d, Blocks: blocks},
+			{ID: matrix.CellID{Group: "g"}, Verdict: matrix.Void}}} // a secondary cell has no say
+	}
+	for name, c := range map[string]struct {
+		r     matrix.Report
+		cause Cause
+	}{
+		"equal":              {cell(matrix.DirEquivalent, matrix.Provisional, 6), ""},
+		"undecided":          {cell(matrix.DirNone, matrix.Inconclusive, 6), ""},
+		"told apart":         {cell(matrix.DirFaster, matrix.Provisional, 6), CauseWithheld},
+		"too few blocks":     {cell(matrix.DirNone, matrix.Provisional, 4), CauseVoid},
+		"void":               {cell(matrix.DirNone, matrix.Void, 6), CauseVoid},
+		"nothing was judged": {matrix.Report{State: StateComplete, Plan: matrix.Plan{Purpose: matrix.PurposeAA}}, CauseVoid},
+	} {
+		if got := causeOf(Judge(c.r, "")); got != c.cause {
+			t.Errorf("%s: %q, want %q", name, got, c.cause)
+		}
+	}
+}
+
+func TestMarginCost(t *testing.T) {
+	for _, c := range []struct {
+		sd, half float64
+		blocks   int
+	}{{0.0035, 0.0198, 6}, {0.0035, 0.0035, 8}, {0.01, 0.005, 18}, {0, 0.01, 6}} {
+		if got := blocksFor(c.sd, c.half); got != c.blocks {
+			t.Errorf("SD %v, half-width %v: %d blocks, want %d", c.sd, c.half, got, c.blocks)
+		}
+	}
+}
