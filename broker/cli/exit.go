@@ -41,7 +41,7 @@ var exitWords = []struct {
 	{ExitRequire, "the level asked for with --require was not reached"},
 	{ExitEvidence, "evidence is missing, edited or does not give the numbers of the report"},
 	{ExitBusy, "another broker holds this box or this run"},
-	{ExitDiffers, "a check found a difference or a failure: a stream record, a protocol case, a margin, a preflight, a gate"},
+	{ExitDiffers, "a check found a difference or a failure: a stream record, a protocol case, a margin, a preflight, a gate, the box"},
 	{ExitInterrupted, "interrupted; the evidence is kept and the message says how to resume"},
 }
 

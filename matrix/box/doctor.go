@@ -85,6 +85,9 @@ func (b *Box) Doctor(ctx context.Context, c Checks) (Diagnosis, error) {
 	if b.profile.GPU {
 		return d, b.certifyClocks(ctx, &d, c)
 	}
+	if c.Load != nil {
+		d.add("load", StateNote, "not run: this box shows no GPU clock that it could certify", "", "")
+	}
 	return d, ctx.Err()
 }
 

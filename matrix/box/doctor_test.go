@@ -3,6 +3,8 @@ package box
 import (
 	"context"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -97,12 +99,16 @@ func TestDoctorNamesTheFix(t *testing.T) {
 		g.device.Fields = map[string]matrix.ReadingStatus{matrix.FieldSMClock: matrix.ReadingNoPermission}
 		p.put("stat", "")
 		p.put("vmstat", "nothing 1\n")
+		os.Remove(filepath.Join(p.root, "self/ns/pid"))
+		if err := os.Symlink("pid:[4026532000]", filepath.Join(p.root, "self/ns/pid")); err != nil {
+			t.Fatal(err)
+		}
 		b := open(t, p, Options{Sampler: g, Now: now})
 		d, err := b.Doctor(t.Context(), Checks{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, what := range []string{"persistence", "MIG", matrix.FieldSMClock, matrix.FieldProcesses, "CPU times", "swap counters", "clocks"} {
+		for _, what := range []string{"persistence", "MIG", matrix.FieldSMClock, matrix.FieldProcesses, "CPU times", "swap counters", "process numbers", "clocks"} {
 			if f := find(t, d, what); f.State != StateCannot || f.Fix == "" || f.Costs == "" {
 				t.Errorf("%+v", f)
 			}
@@ -117,9 +123,12 @@ func TestDoctorNamesTheFix(t *testing.T) {
 }
 
 func TestDoctorOnACPU(t *testing.T) {
-	d, err := open(t, newProc(t), Options{}).Doctor(t.Context(), Checks{})
+	d, err := open(t, newProc(t), Options{}).Doctor(t.Context(), Checks{Load: made(1)})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if f := find(t, d, "load"); f.State != StateNote || !strings.HasPrefix(f.Saw, "not run") || len(d.Uncertified(false)) > 0 {
+		t.Errorf("a load that nobody needs: %+v, %+v", f, d.Uncertified(false))
 	}
 	if d.Certifies != matrix.Provisional || find(t, d, "profile").Costs != string(matrix.BoxUncertified) {
 		t.Errorf("%+v", d)
