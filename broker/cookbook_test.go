@@ -27,7 +27,7 @@ var masks = []struct {
 }
 
 // TestCookbook runs the console blocks of docs/grpc.md in order against a daemon of simulated engines and compares what
-// they print with the page. A block is lines of "$ command" and what it prints.
+// they print with the page. A block is commands as a shell shows them and what they print.
 func TestCookbook(t *testing.T) {
 	tool := os.Getenv("GRPCURL")
 	if tool == "" {
@@ -43,7 +43,7 @@ func TestCookbook(t *testing.T) {
 		var b strings.Builder
 		b.WriteString("```console\n")
 		for _, c := range commands(strings.TrimSuffix(strings.TrimPrefix(block, "```console\n"), "```")) {
-			b.WriteString("$ " + c + "\n" + shell(c))
+			b.WriteString("$ " + strings.ReplaceAll(c, "\n", "\n> ") + "\n" + shell(c))
 		}
 		return b.String() + "```"
 	})
@@ -58,20 +58,18 @@ func TestCookbook(t *testing.T) {
 	}
 }
 
-// commands are the commands of a block; a line that ends in a backslash goes on.
+// commands are the commands of a block: "$ " begins one, "> " directly below goes on with it.
 func commands(block string) []string {
 	var out []string
 	open := false
 	for _, line := range strings.Split(block, "\n") {
-		switch {
-		case open:
-			out[len(out)-1] += "\n" + line
-		case strings.HasPrefix(line, "$ "):
-			out = append(out, line[2:])
-		default:
-			continue
+		if c, ok := strings.CutPrefix(line, "$ "); ok {
+			out, open = append(out, c), true
+		} else if c, ok := strings.CutPrefix(line, "> "); ok && open {
+			out[len(out)-1] += "\n" + c
+		} else {
+			open = false
 		}
-		open = strings.HasSuffix(line, `\`)
 	}
 	return out
 }
