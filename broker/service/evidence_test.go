@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,7 +33,9 @@ type evidenceRun struct {
 	// leg and load change what is recorded, before it is written.
 	leg  func(*matrix.LegRecord)
 	load func(*matrix.LoadRecord)
-	// break is a request that does not end as it should: index of the first repetition, −1: none.
+	// big gives one recording for all legs of a point, where a run is to be large.
+	big func(matrix.Point, matrix.Dialect) (*stopwatch.Recording, []matrix.Request)
+	// broken says of which legs the first request is cut.
 	broken func(grid int, slot matrix.Slot, point string) bool
 }
 
@@ -122,11 +125,25 @@ func (r *evidenceRun) superblock(boot string, sb matrix.Superblock) {
 			if r.leg != nil {
 				r.leg(&rec)
 			}
-			raw := stream(p, r.value(r.grids, slot, p.ID), r.broken != nil && r.broken(r.grids, slot, p.ID))
-			reqs := stopwatch.Reduce(raw, ready.Dialect, p)
-			rec.Repetitions = []matrix.Repetition{{Start: raw.Start, End: raw.End, Planned: p.Requests, Requests: reqs, Client: raw.Cost(reqs)}}
-			write := func(w io.Writer) error { _, err := raw.WriteTo(w); return err }
-			if err := r.led.PutLeg(rec, ledger.LegFiles{Repetitions: []ledger.Writer{write}}); err != nil {
+			var raw *stopwatch.Recording
+			var reqs []matrix.Request
+			if r.big != nil {
+				raw, reqs = r.big(p, ready.Dialect)
+			} else {
+				raw = stream(p, r.value(r.grids, slot, p.ID), r.broken != nil && r.broken(r.grids, slot, p.ID))
+				reqs = stopwatch.Reduce(raw, ready.Dialect, p)
+			}
+			var files ledger.LegFiles
+			for i := range r.plan.Method.Repetitions {
+				own, of := slices.Clone(reqs), *raw
+				of.Repetition = i
+				for k := range own {
+					own[k].Repetition = i
+				}
+				rec.Repetitions = append(rec.Repetitions, matrix.Repetition{Index: i, Start: raw.Start, End: raw.End, Planned: p.Requests, Requests: own, Client: raw.Cost(reqs)})
+				files.Repetitions = append(files.Repetitions, func(w io.Writer) error { _, err := of.WriteTo(w); return err })
+			}
+			if err := r.led.PutLeg(rec, files); err != nil {
 				r.t.Fatal(err)
 			}
 		}
