@@ -1,33 +1,6 @@
 package cli
 
-import (
-	"context"
-
-	"github.com/spf13/cobra"
-
-	"enginebroker/broker/service"
-	"enginebroker/matrix"
-)
-
-// measure shows the plan of a request and runs exactly that.
-func (a *app) measure(ctx context.Context, s *service.Service, q service.Request) (service.Outcome, error) {
-	planned, err := s.Prepare(ctx, q, a.progress())
-	if err != nil {
-		return service.Outcome{}, err
-	}
-	seed, err := planned.Seed()
-	if err != nil {
-		return service.Outcome{}, err
-	}
-	q.Seed = matrix.Some(seed)
-	if err := a.showPlan(planned); err != nil {
-		return service.Outcome{}, err
-	}
-	if err := planned.Runnable(); err != nil {
-		return service.Outcome{}, err
-	}
-	return s.Matrix(ctx, q, a.progress())
-}
+import "github.com/spf13/cobra"
 
 func (a *app) aaCommand() *cobra.Command {
 	var r request

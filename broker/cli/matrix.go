@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -93,23 +94,7 @@ drops the leg in flight, stops the engines and says how to resume.`,
 				return err
 			}
 			q.Run = run
-			planned, err := s.Prepare(c.Context(), q, a.progress())
-			if err != nil {
-				return err
-			}
-			// The plan that runs is the plan that was shown.
-			seed, err := planned.Seed()
-			if err != nil {
-				return err
-			}
-			q.Seed = matrix.Some(seed)
-			if err := a.showPlan(planned); err != nil {
-				return err
-			}
-			if err := planned.Runnable(); err != nil {
-				return err
-			}
-			out, err := s.Matrix(c.Context(), q, a.progress())
+			out, err := a.measure(c.Context(), s, q)
 			return a.finish(out, err, format, level)
 		},
 	}
@@ -118,6 +103,26 @@ drops the leg in flight, stops the engines and says how to resume.`,
 	bindFormat(c, &format)
 	bindRequire(c, &require)
 	return c
+}
+
+// measure shows the plan of a request and runs exactly that: the seed that was drawn for the one is given to the other.
+func (a *app) measure(ctx context.Context, s *service.Service, q service.Request) (service.Outcome, error) {
+	planned, err := s.Prepare(ctx, q, a.progress())
+	if err != nil {
+		return service.Outcome{}, err
+	}
+	seed, err := planned.Seed()
+	if err != nil {
+		return service.Outcome{}, err
+	}
+	q.Seed = matrix.Some(seed)
+	if err := a.showPlan(planned); err != nil {
+		return service.Outcome{}, err
+	}
+	if err := planned.Runnable(); err != nil {
+		return service.Outcome{}, err
+	}
+	return s.Matrix(ctx, q, a.progress())
 }
 
 func (a *app) planCommand() *cobra.Command {
