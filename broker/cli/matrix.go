@@ -106,7 +106,7 @@ drops the leg in flight, stops the engines and says how to resume.`,
 }
 
 // measure shows the plan of a request and runs exactly that: the seed that was drawn for the one is given to the other.
-func (a *app) measure(ctx context.Context, s *service.Service, q service.Request) (service.Outcome, error) {
+func (a *app) measure(ctx context.Context, s backend, q service.Request) (service.Outcome, error) {
 	planned, err := s.Prepare(ctx, q, a.progress())
 	if err != nil {
 		return service.Outcome{}, err
