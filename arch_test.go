@@ -55,6 +55,7 @@ var rules = []rule{
 	{"engines/process", []string{"engines", "matrix"}, noWire, "server trees"},
 	{"engines/openai", []string{"engines", "matrix"}, noWire, "what the HTTP engines share"},
 	{"engines/adapter", []string{"engines", "engines/process", "engines/openai", "engines/fingerprint", "engines/artifact", "matrix"}, noWire, "what the adapters of HTTP engines share"},
+	{"engines/adapter/adaptertest", []string{"engines", "engines/adapter", "engines/process", "matrix"}, noWire, "what the tests of adapters share"},
 	{"engines/plugin", []string{"engines", "matrix", "proto/gen/engine/...", "proto/gen/telemetry/..."}, nil, "one of the two rooms that know go-plugin"},
 	{"engines/host", []string{"engines", "engines/plugin", "matrix", "proto/gen/engine/...", "proto/gen/telemetry/..."}, nil, "the other one"},
 	{"engines/enginetest", []string{"engines", "engines/plugin", "engines/process", "engines/openai", "matrix"}, nil, "the one conformance suite"},

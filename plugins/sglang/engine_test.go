@@ -5,17 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"enginebroker/engines"
 	"enginebroker/engines/adapter"
+	"enginebroker/engines/adapter/adaptertest"
 	"enginebroker/engines/enginetest"
 	"enginebroker/engines/openai"
 	"enginebroker/matrix"
@@ -27,25 +25,10 @@ const captured = "testdata/0.5.23"
 var fake string
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "fake-")
-	if err != nil {
-		panic(err)
-	}
-	fake = filepath.Join(dir, "venv")
-	if err := makeFake(fake); err != nil {
-		fmt.Fprintln(os.Stderr, "fake environment:", err)
-		os.Exit(1)
-	}
-	code := m.Run()
-	os.RemoveAll(dir)
-	if realCache != "" {
-		os.RemoveAll(realCache)
-	}
-	if err := goleak.Find(); code == 0 && err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	adaptertest.Main(m, func(dir string) error {
+		fake, realCache = filepath.Join(dir, "venv"), filepath.Join(dir, "real-cache")
+		return makeFake(fake)
+	})
 }
 
 func makeFake(venv string) error {
@@ -53,38 +36,20 @@ func makeFake(venv string) error {
 	if err != nil {
 		return err
 	}
-	for path, text := range map[string]string{
+	if err := adaptertest.WriteFiles(venv, map[string]string{
 		"pyvenv.cfg": "home = /usr/bin\n",
 		"bin/data":   data,
 		"lib/python3.11/site-packages/sglang-0.5.23.dist-info/RECORD":  "sglang/__init__.py,sha256=x,1\n",
 		"lib/python3.11/site-packages/torch-2.13.0.dist-info/METADATA": "Name: torch\n",
-	} {
-		path = filepath.Join(venv, path)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
-			return err
-		}
+	}); err != nil {
+		return err
 	}
-	if out, err := exec.Command("go", "build", "-o", filepath.Join(venv, "bin/python"), "./testdata/fake").CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: %s", err, out)
-	}
-	return nil
-}
-
-// checkpoint is a directory that looks like one.
-func checkpoint(t testing.TB, config string) matrix.Artifact {
-	t.Helper()
-	dir := t.TempDir()
-	for name, text := range map[string]string{"config.json": config, "model.safetensors": "weights"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return matrix.Artifact{ID: "tiny@bf16", Container: "safetensors", Path: dir}
+	return adaptertest.Build(filepath.Join(venv, "bin/python"))
 }
 
 func fakeRequest(t testing.TB) matrix.StartRequest {
 	r := request(t)
-	r.Artifact = checkpoint(t, `{"architectures":["Qwen3ForCausalLM"]}`)
+	r.Artifact = adaptertest.Checkpoint(t, `{"architectures":["Qwen3ForCausalLM"]}`)
 	return r
 }
 
@@ -115,12 +80,8 @@ func TestFakeStart(t *testing.T) {
 	if strings.Contains(fmt.Sprint(ready), "hush") {
 		t.Error("a secret of the environment is in the record")
 	}
-	for name, want := range map[string]string{matrix.FactComputeDtype: "float32", matrix.FactActivationDtype: "float32", matrix.FactKVDtype: "float32", matrix.FactPrefixCache: "off",
-		matrix.FactSpeculation: "none", matrix.FactQuantization: "none", matrix.FactSleepOnIdle: "off", matrix.FactBackend: "torch_native", "config.cuda_graph": "decode disabled, prefill disabled"} {
-		if f, _ := ready.Facts.Get(name); f.Value != want || f.Standing != matrix.Observed {
-			t.Errorf("%s: %+v, want %s observed", name, f, want)
-		}
-	}
+	adaptertest.Observed(t, ready.Facts, map[string]string{matrix.FactComputeDtype: "float32", matrix.FactActivationDtype: "float32", matrix.FactKVDtype: "float32", matrix.FactPrefixCache: "off",
+		matrix.FactSpeculation: "none", matrix.FactQuantization: "none", matrix.FactSleepOnIdle: "off", matrix.FactBackend: "torch_native", "config.cuda_graph": "decode disabled, prefill disabled"})
 	d := ready.Dialect
 	if d.EchoesModel || !d.CachedReported || d.AddedPrompt != 0 || d.ContextTokens != 512 || d.ClipMargin != 2 || d.MaxPromptTokens != 505 || d.Liveness.Kind != "tcp" || d.Body["return_token_ids"] != true {
 		t.Errorf("dialect %+v", d)
@@ -129,7 +90,7 @@ func TestFakeStart(t *testing.T) {
 	if err != nil || !st.Alive || st.Print != ready.Print || st.Generated.Or(0) == 0 || st.CachedTokens != matrix.Some[int64](0) || st.DraftedTokens.Present() {
 		t.Errorf("%+v %v", st, err)
 	}
-	stop(t, e, "term")
+	adaptertest.Stop(t, e, "term")
 }
 
 // A build whose answers carry no token ids is not asked for them in a timed request (v0.5.15).
@@ -145,59 +106,35 @@ func TestFakeWithoutIDs(t *testing.T) {
 }
 
 func TestFakeFailures(t *testing.T) {
-	set := func(name, value string) func(*matrix.StartRequest, engines.Settings) {
-		return func(_ *matrix.StartRequest, s engines.Settings) { s[name] = value }
-	}
-	for _, c := range []struct {
-		mode, code, text string
-		change           func(*matrix.StartRequest, engines.Settings)
-	}{
-		{mode: "exit", code: "limits", text: "Not enough memory"},
-		{mode: "hangs", code: "not_ready", text: "not ready within", change: set("ready_timeout", "500ms")},
-		{mode: "wrong_model", code: "wrong_model", text: "another"},
-		{mode: "other_weights", code: "wrong_model", text: "/somewhere/else"},
-		{mode: "other_engine", code: "wrong_model", text: "vllm"},
-		{mode: "caches", code: "prefix_cache", text: "cache is on"},
-		{mode: "counts_hits", code: "prefix_cache", text: "counters: 16"},
-		{mode: "uncounted", code: "prefix_cache", text: "not shown to be off"},
-		{mode: "radix_on", code: "prefix_cache", text: "/server_info"},
-		{mode: "drafts", code: "policy", text: "NGRAM"},
-		{mode: "clips", code: "limits", text: "granted 256"},
-		{mode: "bfloat16", code: "compute_dtype", text: "computes in bfloat16"},
-		{mode: "sleeps", code: "unsupported_flag", text: "sleeps on idle"},
-		{code: "bad_artifact", text: "safetensors here", change: func(r *matrix.StartRequest, _ engines.Settings) { r.Artifact.Container = "gguf" }},
-		{code: "bad_artifact", text: "no such file", change: func(r *matrix.StartRequest, _ engines.Settings) { r.Artifact.Path += "/nowhere" }},
-		{code: "bad_artifact", text: "holds no *.safetensors", change: func(r *matrix.StartRequest, _ engines.Settings) { r.Artifact.Path = t.TempDir() }},
-		{code: "bad_artifact", text: "config.json", change: func(r *matrix.StartRequest, _ engines.Settings) { r.Artifact = checkpoint(t, `{"arch`) }},
-		{code: "unsupported_flag", text: "--no-such-flag", change: set("extra_args", "--no-such-flag")},
-		{code: "unsupported_flag", text: "prefix cache on", change: func(r *matrix.StartRequest, _ engines.Settings) { r.PrefixCache = "on" }},
-		{code: "limits", text: "no context", change: func(r *matrix.StartRequest, _ engines.Settings) { r.Limits.ContextTokens = 0 }},
-		{code: "not_installed", text: "/nowhere/bin/python", change: set("venv", "/nowhere")},
-	} {
-		t.Run(c.mode+" "+c.text, func(t *testing.T) {
-			r, s := fakeRequest(t), engines.Settings{"venv": fake, "env.FAKE_MODE": c.mode}
-			if c.change != nil {
-				c.change(&r, s)
-			}
-			e := configured(t, s)
-			_, err := e.Start(t.Context(), r, nil)
-			f, ok := errors.AsType[*matrix.StartFailure](err)
-			if !ok || f.Code != c.code || !strings.Contains(err.Error()+strings.Join(f.RootCause, "\n"), c.text) {
-				t.Errorf("%+v", err)
-			}
-			if _, err := e.Observe(t.Context()); !errors.Is(err, engines.ErrNotStarted) {
-				t.Errorf("after a failed start: %v", err)
-			}
-		})
-	}
+	adaptertest.Fails(t, newEngine, fakeRequest, engines.Settings{"venv": fake}, []adaptertest.Failure{
+		{Mode: "exit", Code: "limits", Text: "Not enough memory"},
+		{Mode: "hangs", Code: "not_ready", Text: "not ready within", Change: adaptertest.Set("ready_timeout", "500ms")},
+		{Mode: "wrong_model", Code: "wrong_model", Text: "another"},
+		{Mode: "other_weights", Code: "wrong_model", Text: "/somewhere/else"},
+		{Mode: "other_engine", Code: "wrong_model", Text: "vllm"},
+		{Mode: "caches", Code: "prefix_cache", Text: "cache is on"},
+		{Mode: "counts_hits", Code: "prefix_cache", Text: "counters: 16"},
+		{Mode: "uncounted", Code: "prefix_cache", Text: "not shown to be off"},
+		{Mode: "radix_on", Code: "prefix_cache", Text: "/server_info"},
+		{Mode: "drafts", Code: "policy", Text: "NGRAM"},
+		{Mode: "clips", Code: "limits", Text: "granted 256"},
+		{Mode: "bfloat16", Code: "compute_dtype", Text: "computes in bfloat16"},
+		{Mode: "sleeps", Code: "unsupported_flag", Text: "sleeps on idle"},
+		{Code: "bad_artifact", Text: "safetensors here", Change: func(r *matrix.StartRequest, _ engines.Settings) { r.Artifact.Container = "gguf" }},
+		{Code: "bad_artifact", Text: "no such file", Change: func(r *matrix.StartRequest, _ engines.Settings) { r.Artifact.Path += "/nowhere" }},
+		{Code: "bad_artifact", Text: "holds no *.safetensors", Change: func(r *matrix.StartRequest, _ engines.Settings) { r.Artifact.Path = t.TempDir() }},
+		{Code: "bad_artifact", Text: "config.json", Change: func(r *matrix.StartRequest, _ engines.Settings) { r.Artifact = adaptertest.Checkpoint(t, `{"arch`) }},
+		{Code: "unsupported_flag", Text: "--no-such-flag", Change: adaptertest.Set("extra_args", "--no-such-flag")},
+		{Code: "unsupported_flag", Text: "prefix cache on", Change: func(r *matrix.StartRequest, _ engines.Settings) { r.PrefixCache = "on" }},
+		{Code: "limits", Text: "no context", Change: func(r *matrix.StartRequest, _ engines.Settings) { r.Limits.ContextTokens = 0 }},
+		{Code: "not_installed", Text: "/nowhere/bin/python", Change: adaptertest.Set("venv", "/nowhere")},
+	})
 }
 
 func TestConformance(t *testing.T) {
-	r := fakeRequest(t)
-	r.LoadID, r.LogPath, r.StatePath, r.Port = "", "", "", 0
 	enginetest.Run(t, enginetest.Config{New: func() engines.Engine { return newEngine() }, Settings: engines.Settings{"venv": fake, "env.SOME_API_KEY": "hush-hush-hush"},
 		Bad:     engines.Settings{"venv": "", "device": "tpu", "mem_fraction_static": "85", "ready_timeout": "-1s", "attach": "localhost", "extra_args": "--nnodes,2"},
-		Request: r, Secrets: []string{"hush-hush-hush"}, StopDeadline: 10 * time.Second})
+		Request: adaptertest.Conformance(fakeRequest(t)), Secrets: []string{"hush-hush-hush"}, StopDeadline: 10 * time.Second})
 }
 
 func arguments(r matrix.StartRequest, v openai.Values, c adapter.Checkpoint, cpu bool, known map[string]bool) (argv, waived []string, err error) {
@@ -245,25 +182,10 @@ func TestDraftedArguments(t *testing.T) {
 }
 
 func TestConfigureNamesEveryField(t *testing.T) {
-	e := newEngine()
-	faults, err := e.Configure(t.Context(), engines.Settings{
+	adaptertest.Refuses(t, newEngine(), engines.Settings{
 		"python": "/b", "venv": "/v", "mem_fraction_static": "1.5", "device": "tpu", "ready_timeout": "0s", "vnev": "x", "attach": "localhost",
 		"extra_args": "--node_rank=1,--port,--speculative-algorithm,ngram,--dp-size,2,--sleep-on-idle", "env.TRITON_CACHE_DIR": "/c",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var fields []string
-	for _, f := range faults {
-		fields = append(fields, f.Field)
-	}
-	slices.Sort(fields)
-	if want := []string{"attach", "device", "env.TRITON_CACHE_DIR", "extra_args", "extra_args", "extra_args", "extra_args", "extra_args", "mem_fraction_static", "ready_timeout", "venv", "vnev"}; !slices.Equal(fields, want) {
-		t.Errorf("%v", faults)
-	}
-	if _, err := e.Start(t.Context(), matrix.StartRequest{}, nil); !errors.Is(err, engines.ErrNotConfigured) {
-		t.Error("refused settings were kept")
-	}
+	}, "attach", "device", "env.TRITON_CACHE_DIR", "extra_args", "extra_args", "extra_args", "extra_args", "extra_args", "mem_fraction_static", "ready_timeout", "venv", "vnev")
 }
 
 func TestDescribe(t *testing.T) {
@@ -303,38 +225,11 @@ func TestDescribeNotInstalled(t *testing.T) {
 	t.Setenv("PATH", "")
 	t.Setenv("SGLANG", "")
 	t.Chdir(t.TempDir())
-	for _, s := range []engines.Settings{{"venv": "/nowhere"}, {"python": "/nowhere/python"}, nil} {
-		d, err := configured(t, s).Describe(t.Context())
-		if err != nil || d.Installed || len(d.LookedFor) == 0 || len(d.Capabilities) == 0 || len(d.Settings) == 0 || d.Engine != kind {
-			t.Errorf("%v: %+v %v", s, d, err)
-		}
-	}
+	adaptertest.NotInstalled(t, newEngine, kind, engines.Settings{"venv": "/nowhere"}, engines.Settings{"python": "/nowhere/python"}, nil)
 }
 
 func TestAttachDescribesAndLetsGo(t *testing.T) {
-	host := configured(t, engines.Settings{"venv": fake})
-	r := fakeRequest(t)
-	ready, err := host.Start(t.Context(), r, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := configured(t, engines.Settings{"attach": ready.Dialect.BaseURL})
-	got, err := e.Start(t.Context(), r, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(got.Processes) != 1 || got.Processes[0].PID != ready.Processes[0].PID {
-		t.Errorf("the owner of the socket: %v, want %v", got.Processes, ready.Processes)
-	}
-	if s, err := e.Stop(t.Context(), time.Second); err != nil || s.How != "detached" || s.Gone() {
-		t.Errorf("%+v %v: a detached server is not proved gone", s, err)
-	}
-	if st, err := host.Observe(t.Context()); err != nil || !st.Alive {
-		t.Errorf("the attached server was stopped: %+v %v", st, err)
-	}
-	if _, err := e.Preflight(t.Context(), r, nil); !errors.Is(err, engines.ErrUnsupported) {
-		t.Errorf("preflight: %v", err)
-	}
+	adaptertest.Attaches(t, configured(t, engines.Settings{"venv": fake}), newEngine(), fakeRequest(t))
 }
 
 func TestParseHelp(t *testing.T) {
