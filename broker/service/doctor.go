@@ -154,7 +154,7 @@ const doctorTokens = 64
 
 func (l *doctorLoad) Generate(ctx context.Context) (tokens int64, err error) {
 	p := matrix.Point{ID: "doctor", Endpoint: "completions", OutputTokens: doctorTokens, IgnoreEOS: true, Concurrency: 1, Requests: 1,
-		IdleLimit: canaryIdle, TotalLimit: canaryIdle}
+		IdleLimit: doctorLimit, TotalLimit: doctorLimit}
 	for n := 0; ctx.Err() == nil; n++ {
 		// Every prompt begins otherwise, so that no prefix cache answers.
 		prompt := stopwatch.Prompt{ID: "doctor", Text: fmt.Sprintf("%d: write down all you know about the weather of the sea.", n)}
@@ -173,8 +173,8 @@ func (l *doctorLoad) Generate(ctx context.Context) (tokens int64, err error) {
 	return tokens, ctx.Err()
 }
 
-// canaryIdle bounds one answer outside a timed window.
-const canaryIdle = 5 * time.Minute
+// doctorLimit bounds one answer of the load.
+const doctorLimit = 5 * time.Minute
 
 func (l *doctorLoad) Stop(ctx context.Context) error {
 	st, err := l.engine.Stop(ctx, time.Minute)

@@ -5,7 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { OK = 0, NOT_SUPPORTED = 3, GPU_IS_LOST = 15, MISMATCH = 18 };
+enum { OK = 0, NOT_SUPPORTED = 3, NO_PERMISSION = 4, GPU_IS_LOST = 15, MISMATCH = 18 };
 typedef void *device;
 
 static int mode(const char *name) {
@@ -27,6 +27,7 @@ static double since_init(void) {
 
 // The card answers for a second, then it is lost or the driver hangs.
 static int gate(void) {
+	if (mode("no_permission")) return NO_PERMISSION;
 	if (since_init() < 1) return OK;
 	if (mode("hang")) for (;;) pause();
 	return mode("lost") ? GPU_IS_LOST : OK;
