@@ -210,11 +210,17 @@ func checkInstance(label string, in fileInstance) error {
 		return errors.New("policy.drafter: length is given without a drafter")
 	}
 	for k, v := range in.Settings {
-		switch v.(type) {
+		switch v := v.(type) {
 		case map[string]any:
 			return fmt.Errorf("settings.%s: is a mapping; settings are flat, write %s.NAME: value", k, k)
 		case nil:
 			return fmt.Errorf("settings.%s: has no value", k)
+		case []any:
+			for i, e := range v {
+				if m, ok := e.(map[string]any); ok {
+					return fmt.Errorf("settings.%s[%d]: is a mapping (%v); put text that holds a colon in quotes", k, i, m)
+				}
+			}
 		}
 	}
 	return nil

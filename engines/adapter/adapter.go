@@ -42,7 +42,10 @@ type Adapter struct {
 	// stay mapped and are looked for whenever the server is asked.
 	Streams bool
 	Exact   map[string]any // body fields of a preflight's request: no early end, and the ids where the engine gives them
-	Made    []string       // facts that say what the engine made of the file; a name ending in a dot takes those below it
+	// Images are the commands that start the server in an image, for images whose entrypoint is something else; nil: the
+	// schema lacks process.ContainerSettings, and the engine is started from an installation only.
+	Images [][]string
+	Made   []string // facts that say what the engine made of the file; a name ending in a dot takes those below it
 
 	// Describe says what is on disk, in milliseconds. Description comes with Kind, Capabilities, Refuses and the schema;
 	// Identity and Installed are to be set. A *NotInstalled is an answer and becomes LookedFor. Not called when attached.
@@ -78,6 +81,7 @@ type Server struct {
 	Request matrix.StartRequest
 	Sum     fingerprint.Sum // cached
 
+	Image   *process.Container // the engine comes from; nil: from an installation. Argv are then the server's arguments
 	Argv    []string
 	Env     map[string]string // beside the inherited allow-list
 	Links   map[string]string // process.Spec.Links

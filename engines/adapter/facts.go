@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"enginebroker/engines/fingerprint"
+	"enginebroker/engines/process"
 	"enginebroker/matrix"
 )
 
@@ -44,6 +45,13 @@ func (i *Instance) identity(ctx context.Context, run *running, said matrix.Facts
 			return nil, "", err
 		}
 		facts = append(facts, print...)
+	}
+	if run.tree != nil {
+		outside, err := process.ContainerFacts(ctx, run.tree)
+		if err != nil {
+			return nil, "", err
+		}
+		facts = append(facts, outside...)
 	}
 	switch {
 	case len(run.Weights) == 0:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -63,6 +64,15 @@ func (i *Instance) Describe(ctx context.Context) (matrix.Description, error) {
 		d.Identity = matrix.Facts{Said(matrix.FactEngine, a.Kind, "the attached server "+url)}
 		return d, nil
 	}
+	if c, _ := process.NewContainer(v.Text, a.Images...); c != nil {
+		facts, err := c.Installed(ctx)
+		if err != nil {
+			d.LookedFor = []string{err.Error()}
+			return d, nil
+		}
+		d.Installed, d.Identity = true, append(matrix.Facts{Said(matrix.FactEngine, a.Kind, "setting plugin")}, facts...)
+		return d, nil
+	}
 	err := a.Describe(ctx, v, i.sums.Sum, &d)
 	if x, ok := errors.AsType[*NotInstalled](err); ok {
 		d.Installed, d.LookedFor = false, append(x.Looked, x.Error())
@@ -73,7 +83,12 @@ func (i *Instance) Describe(ctx context.Context) (matrix.Description, error) {
 
 // Configure takes the settings.
 func (i *Instance) Configure(_ context.Context, s engines.Settings) ([]engines.FieldError, error) {
-	if faults := i.adapter.Rules.Check(s); len(faults) > 0 {
+	faults := i.adapter.Rules.Check(s)
+	if i.adapter.Images != nil {
+		_, more := process.NewContainer(openai.NewValues(i.adapter.Rules.Schema, s).Text, i.adapter.Images...)
+		faults = append(faults, more...)
+	}
+	if len(faults) > 0 {
 		return faults, nil
 	}
 	i.mu.Lock()
@@ -100,6 +115,13 @@ func (i *Instance) Start(ctx context.Context, r matrix.StartRequest, progress fu
 	} else {
 		s.Client = openai.New("http://"+net.JoinHostPort(r.Host, strconv.Itoa(r.Port)), nil)
 	}
+	if c, _ := process.NewContainer(v.Text, i.adapter.Images...); c != nil && !s.attached {
+		var err error
+		if c.Mounts, err = process.Mounts(r); err != nil {
+			return matrix.Ready{}, launchFailure(err)
+		}
+		s.Image = c
+	}
 	session, err := i.adapter.Prepare(ctx, v, s)
 	if err != nil {
 		s.Client.Close()
@@ -124,8 +146,12 @@ func (i *Instance) launch(ctx context.Context, v openai.Values, run *running, pr
 		limit = r.ReadyLimit
 	}
 	var ready matrix.Ready
+	how, causes := i.runtime, i.adapter.Causes
+	if run.Image != nil {
+		how, causes = *run.Image, slices.Concat(causes, process.ContainerCauses)
+	}
 	tree, err := i.slot.Start(ctx, process.Start{
-		Runtime: i.runtime, Limit: limit, Causes: i.adapter.Causes, Progress: progress,
+		Runtime: how, Limit: limit, Causes: causes, Progress: progress,
 		Spec: process.Spec{LoadID: r.LoadID, Argv: run.Argv, Env: run.Env, Links: run.Links, Host: r.Host, Port: r.Port, LogPath: r.LogPath, StatePath: r.StatePath},
 		Ready: func(ctx context.Context, t process.Tree, progress func(matrix.Progress)) error {
 			run.tree, run.pids = t, t.Processes

@@ -115,7 +115,7 @@ func Diff(a, b matrix.Facts) []Difference {
 var families = []string{FactLibrary + ".", FactFlag, FactEnv, FactPackage, FactCUDA, FactCMake, FactCache, FactDeleted, FactWarning, FactShadow, FactHelper}
 
 func listedWhole(name string, facts matrix.Facts) bool {
-	_, running := facts.Get(matrix.FactBuild) // Of lists every family
+	_, running := facts.Get(FactLibrary) // Of lists every family, and every program has a mapping; Static lists none
 	_, packages := facts.Get(FactPackages)
 	for _, f := range families {
 		if name == f || strings.HasSuffix(f, ".") && strings.HasPrefix(name, f) {

@@ -216,6 +216,17 @@ func (c Container) Installed(ctx context.Context) (matrix.Facts, error) {
 	}, nil
 }
 
+// Help runs the server of the image once with one argument, such as --help, and returns what it prints.
+func (c Container) Help(ctx context.Context, arg string) (string, error) {
+	img, err := c.image(ctx)
+	if err != nil {
+		return "", err
+	}
+	argv := append([]string{"run", "--rm", "--pull=never", "--network=none"}, c.Options...)
+	argv = append(append(argv, img.ID), arguments(img.Entrypoint, c.Forms, []string{arg})...)
+	return c.ask(ctx, argv...)
+}
+
 // ContainerCauses are the lines in which a container tool says why nothing started (bugs.md N29).
 var ContainerCauses = []Cause{
 	{Pattern: regexp.MustCompile(`(?i)exec format error`), Code: "not_installed", Fix: "the image is for another machine than " + runtime.GOARCH + ", or the NVIDIA runtime needs its legacy mode here"},

@@ -24,6 +24,7 @@ func newEngine() *adapter.Instance {
 	return adapter.New(adapter.Adapter{
 		Kind: kind, Rules: rules, Capabilities: capabilities(), Refuses: refuses, Causes: causes,
 		Ready: openai.Readiness{Gate: "/health", Extra: sampling(), Echoes: true}, Exact: exact,
+		Images:   [][]string{{"llama-server"}},
 		Made:     []string{matrix.FactBackend, matrix.FactKVDtype, matrix.FactWeightsProof, fingerprint.FactConfig + "model_ftype"},
 		Describe: describe, Prepare: prepare,
 	})
@@ -35,7 +36,7 @@ func prepare(ctx context.Context, v openai.Values, s *adapter.Server) (adapter.S
 		return &session{Server: s}, nil
 	}
 	r := s.Request
-	in, err := locate(v)
+	in, ask, err := found(v, s)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +44,7 @@ func prepare(ctx context.Context, v openai.Values, s *adapter.Server) (adapter.S
 	if err != nil {
 		return nil, err
 	}
-	help, err := in.ask(ctx, "--help")
+	help, err := ask(ctx, "--help")
 	if err != nil {
 		return nil, &adapter.NotInstalled{Err: err}
 	}
@@ -61,9 +62,18 @@ func prepare(ctx context.Context, v openai.Values, s *adapter.Server) (adapter.S
 	}
 	maps.Copy(s.Env, v.Map("env"))
 	maps.Copy(s.Env, in.env)
-	s.Argv, s.Links, s.Launch, s.Weights = append(slices.Clone(in.command), args...), in.links, in.binary, []string{model}
+	s.Argv, s.Links, s.Launch, s.Weights = append(slices.Clone(in.command), args...), in.links, in.program(), []string{model}
 	s.Notes = adapter.WaivedFacts(waived, in.binary+" --help")
 	return &session{s, in, v.Text("kv_dtype"), in.wantedBackend(v.Text("backend"))}, nil
+}
+
+// found is where the server comes from, and how it is asked for its flags: an installation, or an image.
+func found(v openai.Values, s *adapter.Server) (install, func(context.Context, string) (string, error), error) {
+	if s.Image != nil {
+		return install{binary: s.Image.Image}, s.Image.Help, nil
+	}
+	in, err := locate(v)
+	return in, in.ask, err
 }
 
 // session asks one running llama-server.

@@ -133,6 +133,14 @@ func (in install) wantedBackend(asked string) string {
 	return "libggml-cpu-" + asked + ".so"
 }
 
+// program is the path that the server is launched by; none where it comes from an image.
+func (in install) program() string {
+	if len(in.command) == 0 {
+		return ""
+	}
+	return in.binary
+}
+
 // packageFacts are what the package says of itself, of a tree.
 func (in install) packageFacts() matrix.Facts {
 	p := packageVersion(in.status)

@@ -9,6 +9,7 @@ import (
 
 	"enginebroker/engines/adapter"
 	"enginebroker/engines/openai"
+	"enginebroker/engines/process"
 	"enginebroker/matrix"
 )
 
@@ -24,7 +25,7 @@ var schema = append([]matrix.Setting{
 	{Name: "kv_dtype", Type: "string", Default: "f16", Help: "type of the KV cache, keys and values alike"},
 	{Name: "batch", Type: "int", Help: "logical batch size; unset: the engine's default"},
 	{Name: "ubatch", Type: "int", Help: "physical batch size; unset: the engine's default"},
-}, adapter.Common(", as --sse-ping-interval")...)
+}, slices.Concat(process.ContainerSettings, adapter.Common(", as --sse-ping-interval"))...)
 
 // forbidden are the arguments that would make the arm something else than it is recorded as, each with the reason.
 var forbidden = map[string]string{
@@ -57,6 +58,14 @@ func check(v openai.Values, clean bool, add func(field, message, fix string)) {
 	if v.Text("binary") != "" && v.Text("root") != "" {
 		add("root", "binary and root are both given", "name one installation")
 	}
+	for _, name := range []string{"binary", "root"} {
+		if v.Text("image") != "" && v.Text(name) != "" {
+			add(name, "image and "+name+" are both given", "name one installation")
+		}
+	}
+	if v.Text("image") != "" && v.Text("backend") != "auto" {
+		add("backend", "an image chooses its backend itself", "use an image that was built for one")
+	}
 	if b := v.Text("backend"); v.Text("root") == "" && b != "auto" && !filepath.IsAbs(b) {
 		add("backend", "without root, a backend is named by the path of its library", "write /…/libggml-cpu-"+b+".so, or auto")
 	}
@@ -67,7 +76,7 @@ func check(v openai.Values, clean bool, add func(field, message, fix string)) {
 			clean = false
 		}
 	}
-	if !clean {
+	if !clean || v.Text("image") != "" {
 		return
 	}
 	if in, err := locate(v); errors.Is(err, errBackend) && len(in.backends) > 0 {
