@@ -4,17 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"enginebroker/engines"
 	"enginebroker/engines/adapter"
+	"enginebroker/engines/adapter/adaptertest"
 	"enginebroker/engines/enginetest"
 	"enginebroker/engines/openai"
 	"enginebroker/matrix"
@@ -24,24 +22,11 @@ import (
 var fake string
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "fake-")
-	if err != nil {
-		panic(err)
-	}
-	fake = filepath.Join(dir, "llama-server")
-	out, err := exec.Command("go", "build", "-o", fake, "./testdata/fake").CombinedOutput()
-	help, herr := os.ReadFile("testdata/b11669/help.txt")
-	if err := errors.Join(err, herr, os.WriteFile(filepath.Join(dir, "help.txt"), help, 0o644)); err != nil {
-		fmt.Fprintf(os.Stderr, "fake server: %v\n%s", err, out)
-		os.Exit(1)
-	}
-	code := m.Run()
-	os.RemoveAll(dir)
-	if err := goleak.Find(); code == 0 && err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	adaptertest.Main(m, func(dir string) error {
+		fake = filepath.Join(dir, "llama-server")
+		help, err := os.ReadFile("testdata/b11669/help.txt")
+		return errors.Join(err, adaptertest.Build(fake), adaptertest.WriteFiles(dir, map[string]string{"help.txt": string(help)}))
+	})
 }
 
 func TestFakeStart(t *testing.T) {
@@ -70,7 +55,7 @@ func TestFakeStart(t *testing.T) {
 	if _, err := e.Start(t.Context(), r, nil); err == nil || !strings.Contains(err.Error(), "already") {
 		t.Errorf("a second server: %v", err)
 	}
-	stop(t, e, "term")
+	adaptertest.Stop(t, e, "term")
 	if _, err := e.Stop(t.Context(), time.Second); !errors.Is(err, engines.ErrNotStarted) {
 		t.Errorf("second stop: %v", err)
 	}
@@ -79,46 +64,27 @@ func TestFakeStart(t *testing.T) {
 func TestFakeConformance(t *testing.T) {
 	enginetest.Run(t, enginetest.Config{
 		New: func() engines.Engine { return newEngine() }, Settings: engines.Settings{"binary": fake, "env.SERVICE_TOKEN": "hush-hush"},
-		Bad: engines.Settings{"threads": "many", "flash_attention": "maybe"}, Request: conformance(t), Secrets: []string{"hush-hush"}, StopDeadline: 5 * time.Second,
+		Bad: engines.Settings{"threads": "many", "flash_attention": "maybe"}, Request: adaptertest.Conformance(request(t)), Secrets: []string{"hush-hush"}, StopDeadline: 5 * time.Second,
 	})
 }
 
 func TestFakeFailures(t *testing.T) {
-	for _, c := range []struct {
-		mode, code, text string
-		change           func(*matrix.StartRequest, engines.Settings)
-	}{
-		{mode: "exit", code: "bad_artifact", text: "unknown model architecture"},
-		{mode: "loading", code: "not_ready", text: "Loading model", change: func(_ *matrix.StartRequest, s engines.Settings) { s["ready_timeout"] = "400ms" }},
-		{mode: "hangs", code: "not_ready", text: "not ready within", change: func(_ *matrix.StartRequest, s engines.Settings) { s["ready_timeout"] = "400ms" }},
-		{mode: "wrong_model", code: "wrong_model", text: "another"},
-		{mode: "router", code: "unsupported_flag", text: "router"},
-		{mode: "caches", code: "prefix_cache", text: "cache is on"},
-		{mode: "drafts", code: "policy", text: "speculative: true"},
-		{mode: "clips", code: "limits", text: "granted 256"},
-		{mode: "", code: "bad_artifact", text: "GGUF, and x@nvfp4 is safetensors", change: func(r *matrix.StartRequest, _ engines.Settings) {
+	adaptertest.Fails(t, newEngine, request, engines.Settings{"binary": fake}, []adaptertest.Failure{
+		{Mode: "exit", Code: "bad_artifact", Text: "unknown model architecture"},
+		{Mode: "loading", Code: "not_ready", Text: "Loading model", Change: adaptertest.Set("ready_timeout", "400ms")},
+		{Mode: "hangs", Code: "not_ready", Text: "not ready within", Change: adaptertest.Set("ready_timeout", "400ms")},
+		{Mode: "wrong_model", Code: "wrong_model", Text: "another"},
+		{Mode: "router", Code: "unsupported_flag", Text: "router"},
+		{Mode: "caches", Code: "prefix_cache", Text: "cache is on"},
+		{Mode: "drafts", Code: "policy", Text: "speculative: true"},
+		{Mode: "clips", Code: "limits", Text: "granted 256"},
+		{Code: "bad_artifact", Text: "GGUF, and x@nvfp4 is safetensors", Change: func(r *matrix.StartRequest, _ engines.Settings) {
 			r.Artifact = matrix.Artifact{ID: "x@nvfp4", Container: "safetensors", Path: "/x"}
 		}},
-		{mode: "", code: "unsupported_flag", text: "--no-such-flag", change: func(_ *matrix.StartRequest, s engines.Settings) { s["extra_args"] = "--no-such-flag" }},
-		{mode: "", code: "unsupported_flag", text: "compute dtype", change: func(r *matrix.StartRequest, _ engines.Settings) { r.ComputeDtype = "float32" }},
-		{mode: "", code: "not_installed", text: "/nowhere/llama-server", change: func(_ *matrix.StartRequest, s engines.Settings) { s["binary"] = "/nowhere/llama-server" }},
-	} {
-		t.Run(c.mode+" "+c.text, func(t *testing.T) {
-			r, s := request(t), engines.Settings{"binary": fake, "env.FAKE_MODE": c.mode}
-			if c.change != nil {
-				c.change(&r, s)
-			}
-			e := configured(t, s)
-			_, err := e.Start(t.Context(), r, nil)
-			f, ok := errors.AsType[*matrix.StartFailure](err)
-			if !ok || f.Code != c.code || !strings.Contains(err.Error()+strings.Join(f.RootCause, "\n"), c.text) {
-				t.Errorf("%+v", err)
-			}
-			if _, err := e.Observe(t.Context()); !errors.Is(err, engines.ErrNotStarted) {
-				t.Errorf("after a failed start: %v", err)
-			}
-		})
-	}
+		{Code: "unsupported_flag", Text: "--no-such-flag", Change: adaptertest.Set("extra_args", "--no-such-flag")},
+		{Code: "unsupported_flag", Text: "compute dtype", Change: func(r *matrix.StartRequest, _ engines.Settings) { r.ComputeDtype = "float32" }},
+		{Code: "not_installed", Text: "/nowhere/llama-server", Change: adaptertest.Set("binary", "/nowhere/llama-server")},
+	})
 }
 
 func arguments(r matrix.StartRequest, v openai.Values, model string, known map[string]bool) (argv, waived []string, err error) {
@@ -159,25 +125,10 @@ func TestDraftedArguments(t *testing.T) {
 }
 
 func TestConfigureNamesEveryField(t *testing.T) {
-	e := newEngine()
-	faults, err := e.Configure(t.Context(), engines.Settings{
+	adaptertest.Refuses(t, newEngine(), engines.Settings{
 		"binary": "/b", "root": "/r", "threads": "many", "flash_attention": "maybe", "ready_timeout": "0s", "bakend": "x64", "attach": "localhost",
 		"extra_args": "--spec-synth-len,3,--port,--rpc,a:1", "env.LLAMA_ARG_CTX_SIZE": "1",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var fields []string
-	for _, f := range faults {
-		fields = append(fields, f.Field)
-	}
-	slices.Sort(fields)
-	if want := []string{"attach", "bakend", "env.LLAMA_ARG_CTX_SIZE", "extra_args", "extra_args", "extra_args", "flash_attention", "ready_timeout", "root", "threads"}; !slices.Equal(fields, want) {
-		t.Errorf("%v", faults)
-	}
-	if _, err := e.Start(t.Context(), matrix.StartRequest{}, nil); !errors.Is(err, engines.ErrNotConfigured) {
-		t.Error("refused settings were kept")
-	}
+	}, "attach", "bakend", "env.LLAMA_ARG_CTX_SIZE", "extra_args", "extra_args", "extra_args", "flash_attention", "ready_timeout", "root", "threads")
 }
 
 func TestDescribeNotInstalled(t *testing.T) {
@@ -208,30 +159,5 @@ func TestDescribeInstalled(t *testing.T) {
 }
 
 func TestAttachDescribesAndLetsGo(t *testing.T) {
-	host := configured(t, engines.Settings{"binary": fake})
-	r := request(t)
-	ready, err := host.Start(t.Context(), r, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := configured(t, engines.Settings{"attach": ready.Dialect.BaseURL})
-	got, err := e.Start(t.Context(), r, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(got.Processes) != 1 || got.Processes[0].PID != ready.Processes[0].PID {
-		t.Errorf("the owner of the socket: %v, want %v", got.Processes, ready.Processes)
-	}
-	if st, err := e.Observe(t.Context()); err != nil || !st.Alive {
-		t.Errorf("%+v %v", st, err)
-	}
-	if s, err := e.Stop(t.Context(), time.Second); err != nil || s.How != "detached" || s.Gone() {
-		t.Errorf("%+v %v: a detached server is not proved gone", s, err)
-	}
-	if st, err := host.Observe(t.Context()); err != nil || !st.Alive {
-		t.Errorf("the attached server was stopped: %+v %v", st, err)
-	}
-	if _, err := e.Preflight(t.Context(), r, nil); !errors.Is(err, engines.ErrUnsupported) {
-		t.Errorf("preflight: %v", err)
-	}
+	adaptertest.Attaches(t, configured(t, engines.Settings{"binary": fake}), newEngine(), request(t))
 }

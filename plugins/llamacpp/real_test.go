@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -12,8 +11,8 @@ import (
 
 	"enginebroker/engines"
 	"enginebroker/engines/adapter"
+	"enginebroker/engines/adapter/adaptertest"
 	"enginebroker/engines/enginetest"
-	"enginebroker/engines/process"
 	"enginebroker/matrix"
 )
 
@@ -36,50 +35,17 @@ func realRoot(t testing.TB) string {
 }
 
 func request(t testing.TB) matrix.StartRequest {
-	t.Helper()
-	port, err := process.FreePort("127.0.0.1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	path, err := filepath.Abs(model)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	return matrix.StartRequest{
-		LoadID: strings.ReplaceAll(t.Name(), "/", "-"), ModelName: "tiny", Artifact: matrix.Artifact{ID: "tiny-qwen3@q8_0", Container: "gguf", Path: path},
-		Policy: matrix.Policy{Kind: matrix.Raw}, Limits: matrix.Limits{ContextTokens: 512, Concurrency: 2}, PrefixCache: "off",
-		Host: "127.0.0.1", Port: port, LogPath: filepath.Join(dir, "log"), CacheDir: dir, StatePath: filepath.Join(dir, "state"), ReadyLimit: 60 * time.Second,
-	}
+	return adaptertest.Request(t, matrix.Artifact{ID: "tiny-qwen3@q8_0", Container: "gguf", Path: model})
 }
 
 func configured(t testing.TB, s engines.Settings) *adapter.Instance {
-	t.Helper()
-	e := newEngine()
-	if faults, err := e.Configure(t.Context(), s); err != nil || len(faults) > 0 {
-		t.Fatalf("%v %v", faults, err)
-	}
-	t.Cleanup(func() { _, _ = e.Stop(context.Background(), 5*time.Second) })
-	return e
-}
-
-func stop(t *testing.T, e *adapter.Instance, how string) {
-	t.Helper()
-	if s, err := e.Stop(t.Context(), 10*time.Second); err != nil || !s.Gone() || s.How != how {
-		t.Errorf("stop: %+v %v", s, err)
-	}
-}
-
-// conformance is a request whose files and port the suite fills in.
-func conformance(t testing.TB) matrix.StartRequest {
-	r := request(t)
-	return matrix.StartRequest{ModelName: r.ModelName, Artifact: r.Artifact, Limits: r.Limits, ReadyLimit: r.ReadyLimit}
+	return adaptertest.Configured(t, newEngine(), s)
 }
 
 func TestRealConformance(t *testing.T) {
 	enginetest.Run(t, enginetest.Config{
 		New: func() engines.Engine { return newEngine() }, Settings: engines.Settings{"root": realRoot(t), "backend": "haswell"},
-		Bad: engines.Settings{"threads": "many", "flash_attention": "maybe"}, Request: conformance(t), StopDeadline: 5 * time.Second,
+		Bad: engines.Settings{"threads": "many", "flash_attention": "maybe"}, Request: adaptertest.Conformance(request(t)), StopDeadline: 5 * time.Second,
 	})
 }
 
@@ -124,7 +90,7 @@ func TestRealStart(t *testing.T) {
 	if st.Print != ready.Print || st.Print == "" {
 		t.Errorf("print moved within a load: %s, %s", ready.Print, st.Print)
 	}
-	stop(t, e, "term")
+	adaptertest.Stop(t, e, "term")
 	if _, err := e.Observe(t.Context()); err != engines.ErrNotStarted {
 		t.Errorf("after stop: %v", err)
 	}

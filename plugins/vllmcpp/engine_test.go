@@ -1,21 +1,17 @@
 package main
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"enginebroker/engines"
 	"enginebroker/engines/adapter"
+	"enginebroker/engines/adapter/adaptertest"
 	"enginebroker/engines/enginetest"
 	"enginebroker/engines/openai"
 	"enginebroker/engines/process"
@@ -26,51 +22,23 @@ import (
 var july, newer string
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "fake-")
-	if err != nil {
-		panic(err)
-	}
-	july, newer = filepath.Join(dir, "server"), filepath.Join(dir, "server-newer")
-	out, err := exec.Command("go", "build", "-o", july, "./testdata/fake").CombinedOutput()
-	if err := errors.Join(err, os.Link(july, newer)); err != nil {
-		fmt.Fprintf(os.Stderr, "fake server: %v\n%s", err, out)
-		os.Exit(1)
-	}
-	code := m.Run()
-	os.RemoveAll(dir)
-	if err := goleak.Find(); code == 0 && err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	adaptertest.Main(m, func(dir string) error {
+		july, newer = filepath.Join(dir, "server"), filepath.Join(dir, "server-newer")
+		if err := adaptertest.Build(july); err != nil {
+			return err
+		}
+		return os.Link(july, newer)
+	})
 }
 
 func request(t testing.TB) matrix.StartRequest {
-	t.Helper()
-	port, err := process.FreePort("127.0.0.1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	path, err := filepath.Abs("../../testdata/models/tiny-qwen3/hf")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	return matrix.StartRequest{
-		LoadID: strings.ReplaceAll(t.Name(), "/", "-"), ModelName: "tiny", Artifact: matrix.Artifact{ID: "tiny-qwen3@bf16", Container: "safetensors", Path: path},
-		Policy: matrix.Policy{Kind: matrix.Raw}, Limits: matrix.Limits{ContextTokens: 512, Concurrency: 4}, PrefixCache: "off",
-		Host: "127.0.0.1", Port: port, LogPath: filepath.Join(dir, "log"), CacheDir: dir, StatePath: filepath.Join(dir, "state"), ReadyLimit: 60 * time.Second,
-	}
+	r := adaptertest.Request(t, matrix.Artifact{ID: "tiny-qwen3@bf16", Container: "safetensors", Path: "../../testdata/models/tiny-qwen3/hf"})
+	r.Limits.Concurrency = 4
+	return r
 }
 
 func configured(t testing.TB, s engines.Settings) *adapter.Instance {
-	t.Helper()
-	e := newEngine()
-	if faults, err := e.Configure(t.Context(), s); err != nil || len(faults) > 0 {
-		t.Fatalf("%v %v", faults, err)
-	}
-	t.Cleanup(func() { _, _ = e.Stop(context.Background(), 5*time.Second) })
-	return e
+	return adaptertest.Configured(t, newEngine(), s)
 }
 
 func fact(t *testing.T, facts matrix.Facts, name, value string, standing matrix.Standing) {
@@ -139,36 +107,23 @@ func TestNewerBuild(t *testing.T) {
 }
 
 func TestFailures(t *testing.T) {
-	for _, c := range []struct {
-		binary, mode, code, text string
-		change                   func(*matrix.StartRequest, engines.Settings)
-	}{
-		{binary: july, mode: "fatal", code: "bad_artifact", text: "unexpected architecture"},
-		{binary: july, mode: "wrong_model", code: "wrong_model", text: "another"},
-		{binary: july, mode: "caches", code: "prefix_cache", text: "is on"},
-		{binary: newer, mode: "drafts", code: "policy", text: "unknown method"},
-		{binary: newer, mode: "clips", code: "limits", text: "granted 256"},
-		{binary: july, mode: "hangs", code: "not_ready", text: "not ready within", change: func(_ *matrix.StartRequest, s engines.Settings) { s["ready_timeout"] = "400ms" }},
-		{binary: july, code: "unsupported_flag", text: "--speculative-config", change: func(r *matrix.StartRequest, _ engines.Settings) {
+	adaptertest.Fails(t, newEngine, request, engines.Settings{"binary": july}, []adaptertest.Failure{
+		{Mode: "fatal", Code: "bad_artifact", Text: "unexpected architecture"},
+		{Mode: "wrong_model", Code: "wrong_model", Text: "another"},
+		{Mode: "caches", Code: "prefix_cache", Text: "is on"},
+		{Mode: "hangs", Code: "not_ready", Text: "not ready within", Change: adaptertest.Set("ready_timeout", "400ms")},
+		{Code: "unsupported_flag", Text: "--speculative-config", Change: func(r *matrix.StartRequest, _ engines.Settings) {
 			r.Policy = matrix.Policy{Kind: matrix.Drafted, Drafter: "mtp", Length: 3}
 		}},
-		{binary: july, code: "unsupported_flag", text: "--kv-cache-dtype", change: func(_ *matrix.StartRequest, s engines.Settings) { s["kv_dtype"] = "fp8" }},
-		{binary: july, code: "unsupported_flag", text: "float32", change: func(r *matrix.StartRequest, _ engines.Settings) { r.ComputeDtype = "float32" }},
-		{binary: july, code: "bad_artifact", text: "no such file", change: func(r *matrix.StartRequest, _ engines.Settings) { r.Artifact.Path = "/nowhere" }},
-		{binary: "/nowhere/server", code: "not_installed", text: "/nowhere/server"},
-	} {
-		t.Run(c.mode+" "+c.text, func(t *testing.T) {
-			r, s := request(t), engines.Settings{"binary": c.binary, "env.FAKE_MODE": c.mode}
-			if c.change != nil {
-				c.change(&r, s)
-			}
-			_, err := configured(t, s).Start(t.Context(), r, nil)
-			f, ok := errors.AsType[*matrix.StartFailure](err)
-			if !ok || f.Code != c.code || !strings.Contains(err.Error()+strings.Join(f.RootCause, "\n"), c.text) {
-				t.Errorf("%+v", err)
-			}
-		})
-	}
+		{Code: "unsupported_flag", Text: "--kv-cache-dtype", Change: adaptertest.Set("kv_dtype", "fp8")},
+		{Code: "unsupported_flag", Text: "float32", Change: func(r *matrix.StartRequest, _ engines.Settings) { r.ComputeDtype = "float32" }},
+		{Code: "bad_artifact", Text: "no such file", Change: func(r *matrix.StartRequest, _ engines.Settings) { r.Artifact.Path = "/nowhere" }},
+		{Code: "not_installed", Text: "/nowhere/server", Change: adaptertest.Set("binary", "/nowhere/server")},
+	})
+	adaptertest.Fails(t, newEngine, request, engines.Settings{"binary": newer}, []adaptertest.Failure{
+		{Mode: "drafts", Code: "policy", Text: "unknown method"},
+		{Mode: "clips", Code: "limits", Text: "granted 256"},
+	})
 }
 
 // The engine's loop dies, /health stays 200: only a token proves life.
@@ -191,27 +146,12 @@ func TestHealthLies(t *testing.T) {
 }
 
 func TestConfigureNamesEveryField(t *testing.T) {
-	faults, err := newEngine().Configure(t.Context(), engines.Settings{"binary": "", "block_size": "20", "device": "tpu", "attach": "x", "extra_args": "--model,--mmproj", "foo": "1"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var fields []string
-	for _, f := range faults {
-		fields = append(fields, f.Field)
-	}
-	slices.Sort(fields)
-	if want := []string{"attach", "binary", "block_size", "device", "extra_args", "extra_args", "foo"}; !slices.Equal(fields, want) {
-		t.Errorf("%v", faults)
-	}
+	adaptertest.Refuses(t, newEngine(), engines.Settings{"binary": "", "block_size": "20", "device": "tpu", "attach": "x", "extra_args": "--model,--mmproj", "foo": "1"},
+		"attach", "binary", "block_size", "device", "extra_args", "extra_args", "foo")
 }
 
 func TestDescribeNotInstalled(t *testing.T) {
-	for _, s := range []engines.Settings{nil, {"binary": "/nowhere/server"}} {
-		d, err := configured(t, s).Describe(t.Context())
-		if err != nil || d.Installed || len(d.LookedFor) == 0 || d.Engine != kind || len(d.Settings) == 0 {
-			t.Errorf("%+v %v", d, err)
-		}
-	}
+	adaptertest.NotInstalled(t, newEngine, kind, nil, engines.Settings{"binary": "/nowhere/server"})
 }
 
 func TestParse(t *testing.T) {
@@ -242,16 +182,10 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// conformance is a request whose files and port the suite fills in.
-func conformance(t testing.TB) matrix.StartRequest {
-	r := request(t)
-	return matrix.StartRequest{ModelName: r.ModelName, Artifact: r.Artifact, Limits: r.Limits, ReadyLimit: r.ReadyLimit}
-}
-
 func TestConformance(t *testing.T) {
 	enginetest.Run(t, enginetest.Config{
 		New: func() engines.Engine { return newEngine() }, Settings: engines.Settings{"binary": newer, "env.SERVICE_TOKEN": "hush-hush"},
-		Bad: engines.Settings{"block_size": "20", "device": "tpu"}, Request: conformance(t), Secrets: []string{"hush-hush"},
+		Bad: engines.Settings{"block_size": "20", "device": "tpu"}, Request: adaptertest.Conformance(request(t)), Secrets: []string{"hush-hush"},
 	})
 }
 
@@ -314,7 +248,7 @@ func TestRealStart(t *testing.T) {
 func TestRealConformance(t *testing.T) {
 	enginetest.Run(t, enginetest.Config{
 		New: func() engines.Engine { return newEngine() }, Settings: engines.Settings{"binary": realServer(t)},
-		Bad: engines.Settings{"device": "tpu"}, Request: conformance(t), StopDeadline: 5 * time.Second,
+		Bad: engines.Settings{"device": "tpu"}, Request: adaptertest.Conformance(request(t)), StopDeadline: 5 * time.Second,
 	})
 }
 
