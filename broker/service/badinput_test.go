@@ -46,6 +46,7 @@ func one(t *testing.T, dir, pattern string, i int) string {
 
 // Issue 6, bad input: evidence that is not what was recorded gives a named reason and no number, and the audit finds it.
 func TestBadEvidence(t *testing.T) {
+	whole, _ := small(t)
 	for name, c := range map[string]struct {
 		spoil func(t *testing.T, dir string)
 		names string // what the error or the finding names
@@ -84,7 +85,11 @@ func TestBadEvidence(t *testing.T) {
 		}, "torn", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, dir := small(t)
+			s := testService(t)
+			if err := os.CopyFS(s.runs, os.DirFS(whole.runs)); err != nil {
+				t.Fatal(err)
+			}
+			dir := filepath.Join(s.runs, "r")
 			c.spoil(t, dir)
 			r, err := s.Report(t.Context(), "r")
 			switch {
@@ -152,7 +157,12 @@ func TestBadValues(t *testing.T) {
 		"the clock record is empty":    {leg: func(l *matrix.LegRecord) { l.Clock = matrix.Opt[matrix.Clock]{} }, want: matrix.Provisional},
 		"a clock of zero":              {leg: clocks(func(int) int64 { return 0 }), want: matrix.Void},
 		"a clock of less than nothing": {leg: clocks(func(int) int64 { return -2190 }), want: matrix.Void},
-		"boots differ within a leg":    {leg: func(l *matrix.LegRecord) { l.Env.BootIDEnd = "elsewhere" }, want: matrix.Void},
+		"a repetition that ends before it began": {leg: func(l *matrix.LegRecord) {
+			r := &l.Repetitions[0]
+			r.Start, r.End = r.End, r.Start
+		}, want: matrix.Void},
+		"a leg by another method":   {leg: func(l *matrix.LegRecord) { l.MethodID, l.MethodEnd = "another", "another" }, want: matrix.Void},
+		"boots differ within a leg": {leg: func(l *matrix.LegRecord) { l.Env.BootIDEnd = "elsewhere" }, want: matrix.Void},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := testService(t)

@@ -122,9 +122,6 @@ func (r *evidenceRun) superblock(boot string, sb matrix.Superblock) {
 				Arm: slot.Arm, Point: p.ID, LeadIn: slot.LeadIn}, ArmKey: armKey(g, slot.Arm), ArmPrint: ready.Print, PrintEnd: ready.Print, MethodID: r.plan.MethodID,
 				MethodEnd: r.plan.MethodID, LoadID: l.ID, Seq: r.seq, StartUTC: at, EndUTC: at, Env: env, Clock: flatClock(boot),
 				Canaries: []matrix.CanaryResult{{When: "before", OK: true}}}
-			if r.leg != nil {
-				r.leg(&rec)
-			}
 			var raw *stopwatch.Recording
 			var reqs []matrix.Request
 			if r.big != nil {
@@ -142,6 +139,9 @@ func (r *evidenceRun) superblock(boot string, sb matrix.Superblock) {
 				}
 				rec.Repetitions = append(rec.Repetitions, matrix.Repetition{Index: i, Start: raw.Start, End: raw.End, Planned: p.Requests, Requests: own, Client: raw.Cost(reqs)})
 				files.Repetitions = append(files.Repetitions, func(w io.Writer) error { _, err := of.WriteTo(w); return err })
+			}
+			if r.leg != nil {
+				r.leg(&rec)
 			}
 			if err := r.led.PutLeg(rec, files); err != nil {
 				r.t.Fatal(err)

@@ -85,6 +85,9 @@ func (r *result) requests(rec matrix.LegRecord, arm matrix.Arm, point matrix.Poi
 		if len(rep.Requests) != rep.Planned {
 			r.fail(matrix.RequestCount, "repetition %d: %d requests issued, %d planned", rep.Index, len(rep.Requests), rep.Planned)
 		}
+		if rep.End < rep.Start {
+			r.fail(matrix.EvidenceMissing, "repetition %d ends %v before it begins: the clock went backwards", rep.Index, time.Duration(rep.Start-rep.End))
+		}
 		tokens, whole := int64(0), true
 		for _, q := range rep.Requests {
 			r.outcome(q)
@@ -186,6 +189,10 @@ func (r *result) stream(q matrix.Request, p Profile) {
 	sent, ok3 := q.Sent.Get()
 	if !ok1 || !ok2 || !ok3 {
 		r.fail(matrix.EvidenceMissing, "%s is ok and lacks a time of sending, of its first or of its last token", name)
+		return
+	}
+	if first < sent || last < first {
+		r.fail(matrix.EvidenceMissing, "%s: its stamps go backwards: sent %d, first token %d, last %d", name, sent, first, last)
 		return
 	}
 	floor := p.StreamSpread

@@ -59,3 +59,26 @@ func TestSharesReadAsPercent(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// Issue 6, bad input: stamps that go backwards are a fault of the record, never an engine's.
+func TestClocksThatGoBackwards(t *testing.T) {
+	p, err := gates.ProfileByName("simulated")
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := func(sent, first, last int64) matrix.Request {
+		return matrix.Request{Outcome: matrix.OutcomeOK, Requested: 4, CompletionTokens: matrix.Some(int64(4)), TokenEvents: 4, FinishReason: "length",
+			Sent: matrix.Some(sent), FirstToken: matrix.Some(first), LastToken: matrix.Some(last)}
+	}
+	for name, rep := range map[string]matrix.Repetition{
+		"a repetition":       {Start: 9e9, End: 1e9, Planned: 1, Requests: []matrix.Request{q(0, 1e8, 1e9)}},
+		"a first token":      {Start: 0, End: 1e9, Planned: 1, Requests: []matrix.Request{q(2e8, 1e8, 1e9)}},
+		"a last token":       {Start: 0, End: 1e9, Planned: 1, Requests: []matrix.Request{q(0, 5e8, 1e8)}},
+		"nothing, by a hair": {Start: 0, End: 1e9, Planned: 1, Requests: []matrix.Request{q(0, 0, 1e9)}},
+	} {
+		g := gates.Leg(matrix.LegRecord{Repetitions: []matrix.Repetition{rep}}, matrix.Arm{}, matrix.Point{}, p)
+		if want := name != "nothing, by a hair"; slices.Contains(g.Codes, matrix.EvidenceMissing) != want || want && g.Cause != matrix.CauseHarness {
+			t.Errorf("%s: %v, %s", name, g.Codes, g.Cause)
+		}
+	}
+}
