@@ -14,6 +14,8 @@ var runStates = []word[string, brokerv1.RunState]{
 	{StateRunning, brokerv1.RunState_RUN_STATE_RUNNING},
 	{StateComplete, brokerv1.RunState_RUN_STATE_COMPLETE},
 	{StateInterrupted, brokerv1.RunState_RUN_STATE_INTERRUPTED},
+	{StateVanished, brokerv1.RunState_RUN_STATE_INTERRUPTED}, // the run's word says how
+	{StateDied, brokerv1.RunState_RUN_STATE_INTERRUPTED},
 	{StatePendingGrid, brokerv1.RunState_RUN_STATE_PENDING_GRID},
 	{StateAborted, brokerv1.RunState_RUN_STATE_ABORTED},
 }
