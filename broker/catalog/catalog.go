@@ -54,7 +54,7 @@ func Load(paths []string) (Catalog, error) {
 			}
 		}
 		for _, f := range files {
-			data, err := os.ReadFile(f)
+			data, err := config.ReadFile(f)
 			if err != nil {
 				return c, fmt.Errorf("catalog: %w", err)
 			}

@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -125,11 +126,28 @@ func Default() Config {
 
 // Load reads a file. Relative paths in it are relative to its folder.
 func Load(path string) (Config, error) {
-	data, err := os.ReadFile(path)
+	data, err := ReadFile(path)
 	if err != nil {
 		return Config{}, fmt.Errorf("configuration: %w", err)
 	}
 	return Parse(path, data)
+}
+
+// maxFile bounds a configuration or catalog file [own]; the shipped ones have a few KiB.
+const maxFile = 1 << 20
+
+// ReadFile reads a file that people write: a regular one, of at most 1 MiB.
+func ReadFile(path string) ([]byte, error) {
+	st, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case !st.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	case st.Size() > maxFile:
+		return nil, fmt.Errorf("%s has %d bytes; a file of this kind has at most %d", path, st.Size(), maxFile)
+	}
+	return os.ReadFile(path)
 }
 
 // Parse validates the content of a configuration file; path is used for messages and for resolving relative paths.
@@ -251,6 +269,9 @@ func text(v any) string {
 	return strings.Join(parts, ",")
 }
 
+// maxTokens is beyond the context of every engine here (262,144 tokens, 1 Mi extended: engines.md G).
+const maxTokens = 1 << 20
+
 func (w Workload) check() error {
 	switch {
 	case w.Endpoint != "" && w.Endpoint != "completions" && w.Endpoint != "chat":
@@ -259,6 +280,8 @@ func (w Workload) check() error {
 		return errors.New("prompt_tokens: must be positive")
 	case w.OutputTokens <= 0:
 		return errors.New("output_tokens: must be positive")
+	case w.PromptTokens > maxTokens || w.OutputTokens > maxTokens:
+		return fmt.Errorf("prompt_tokens, output_tokens: at most %d", maxTokens)
 	case len(w.Concurrency) == 0:
 		return errors.New("concurrency: name at least one level")
 	case w.SharedPrefix < 0 || w.SharedPrefix >= w.PromptTokens:
@@ -311,10 +334,17 @@ func (c *Config) sort() {
 
 // Decode reads strict YAML: an unknown or repeated field is an error that names file, line and column.
 func Decode(path string, data []byte, out any) error {
-	dec := yaml.NewDecoder(bytes.NewReader(data), yaml.Strict())
+	dec := yaml.NewDecoder(bytes.NewReader(bytes.TrimPrefix(data, []byte("\ufeff"))), yaml.Strict())
 	err := dec.Decode(out)
 	if err == nil {
+		var more any
+		if dec.Decode(&more) == nil {
+			return fmt.Errorf("%s: holds a second document after ---; write one file for each", path)
+		}
 		return nil
+	}
+	if errors.Is(err, io.EOF) {
+		return fmt.Errorf("%s: is empty", path)
 	}
 	var ye yaml.Error
 	if errors.As(err, &ye) {

@@ -135,6 +135,9 @@ func (s *Service) plan(ctx context.Context, q Request, t *team) (Planned, error)
 	}
 	s.estimate(&p, model)
 	q.special.recount(&p)
+	if q.Budget < 0 {
+		return Planned{}, fail(CauseUsage, "", "--budget %v: a budget is positive", q.Budget)
+	}
 	if q.Budget > 0 {
 		if err := s.trim(&p, model, q.Budget); err != nil {
 			return Planned{}, err
@@ -289,7 +292,7 @@ func (s *Service) trim(p *matrix.Plan, model matrix.Model, budget time.Duration)
 	for p.Cost.Estimate > budget && len(p.Method.Points) > 1 {
 		last := p.Method.Points[len(p.Method.Points)-1]
 		p.Method.Points = p.Method.Points[:len(p.Method.Points)-1]
-		p.LeftOut = append(p.LeftOut, matrix.LeftOut{What: "point " + last.ID, Why: fmt.Sprintf("the plan would take about %v, the budget is %v", p.Cost.Estimate.Round(time.Minute), budget)})
+		p.LeftOut = append(p.LeftOut, matrix.LeftOut{What: "point " + last.ID, Why: fmt.Sprintf("the plan would take about %v, the budget is %v", p.Cost.Estimate.Round(time.Second), budget)})
 		if err := refit(); err != nil {
 			return err
 		}
@@ -297,13 +300,13 @@ func (s *Service) trim(p *matrix.Plan, model matrix.Model, budget time.Duration)
 	for p.Cost.Estimate > budget && len(p.Groups) > 1 {
 		last := p.Groups[len(p.Groups)-1]
 		p.Groups = p.Groups[:len(p.Groups)-1]
-		p.LeftOut = append(p.LeftOut, matrix.LeftOut{What: "group " + last.ID, Why: fmt.Sprintf("the plan would take about %v, the budget is %v", p.Cost.Estimate.Round(time.Minute), budget)})
+		p.LeftOut = append(p.LeftOut, matrix.LeftOut{What: "group " + last.ID, Why: fmt.Sprintf("the plan would take about %v, the budget is %v", p.Cost.Estimate.Round(time.Second), budget)})
 		if err := refit(); err != nil {
 			return err
 		}
 	}
 	if p.Cost.Estimate > budget {
-		return fail(CauseUsage, "give a larger --budget, fewer --points or another --profile", "the smallest plan takes about %v, more than the budget of %v", p.Cost.Estimate.Round(time.Minute), budget)
+		return fail(CauseUsage, "give a larger --budget, fewer --points or another --profile", "the smallest plan takes about %v, more than the budget of %v", p.Cost.Estimate.Round(time.Second), budget)
 	}
 	return nil
 }

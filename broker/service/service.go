@@ -17,6 +17,7 @@ import (
 
 	"enginebroker/broker/catalog"
 	"enginebroker/broker/config"
+	"enginebroker/matrix/gates"
 )
 
 // Cause is what kind of failure it is; the command line maps it to an exit code and the daemon to a status code.
@@ -91,6 +92,11 @@ func Open(o Options) (*Service, error) {
 	s.state = filepath.Join(s.runs, ".broker")
 	if s.cfg, err = readConfig(o.Config); err != nil {
 		return nil, &Error{Cause: CauseUsage, Err: err}
+	}
+	if s.cfg.Box != "" {
+		if _, err := gates.ProfileByName(s.cfg.Box); err != nil {
+			return nil, &Error{Cause: CauseUsage, Err: fmt.Errorf("%s: box: %w", s.cfg.File, err)}
+		}
 	}
 	if s.catalog, err = catalog.Load(s.cfg.Catalog); err != nil {
 		return nil, &Error{Cause: CauseUsage, Err: err}
