@@ -61,6 +61,11 @@ func Run(ctx context.Context, env Env) int {
 		return ExitOK
 	}
 	code := exitCode(err)
+	if errors.Is(err, context.Canceled) && code == ExitInterrupted {
+		if _, ours := errors.AsType[*service.Error](err); !ours {
+			err = errors.New("interrupted")
+		}
+	}
 	var quiet *exitError
 	if !errors.As(err, &quiet) || quiet.err != nil {
 		fmt.Fprintf(env.Stderr, "broker: %v\n", err)

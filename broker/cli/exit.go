@@ -32,7 +32,7 @@ var exitWords = []struct {
 }{
 	{ExitOK, "the plan is complete and every comparable cell is ESTABLISHED, PROVISIONAL or INCONCLUSIVE"},
 	{ExitInternal, "a fault of the program or the system; the message says which"},
-	{ExitUsage, "the command line, a configuration or a catalog file cannot be used"},
+	{ExitUsage, "the command line, a configuration or a catalog file cannot be used, or names what does not exist"},
 	{ExitNotComparable, "no pair is comparable, or a cell turned out NOT_COMPARABLE"},
 	{ExitVoid, "a cell is VOID"},
 	{ExitWithheld, "a cell is WITHHELD or NOT_REPRODUCED"},
@@ -80,27 +80,15 @@ func usage(format string, args ...any) error {
 	return &exitError{code: ExitUsage, err: fmt.Errorf(format, args...)}
 }
 
-// exitOf maps the service's causes to exit codes.
-var exitOf = map[service.Cause]int{
-	service.CauseUsage:         ExitUsage,
-	service.CauseNotComparable: ExitNotComparable,
-	service.CauseNotInstalled:  ExitNotInstalled,
-	service.CauseIdentity:      ExitIdentity,
-	service.CauseEvidence:      ExitEvidence,
-	service.CauseBusy:          ExitBusy,
-	service.CauseInterrupted:   ExitInterrupted,
-	service.CauseVoid:          ExitVoid,
-	service.CauseWithheld:      ExitWithheld,
-	service.CauseRequire:       ExitRequire,
-}
-
 func exitCode(err error) int {
 	if e, ok := errors.AsType[*exitError](err); ok {
 		return e.code
 	}
 	if e, ok := errors.AsType[*service.Error](err); ok {
-		if code, ok := exitOf[e.Cause]; ok {
-			return code
+		for _, row := range service.Causes {
+			if row.Cause == e.Cause {
+				return row.Exit
+			}
 		}
 		return ExitInternal
 	}

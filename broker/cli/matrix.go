@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -175,8 +176,32 @@ func (a *app) finish(out service.Outcome, err error, format, require string) err
 }
 
 func bindFormat(c *cobra.Command, format *string) {
-	c.Flags().StringVar(format, "format", "terminal", "how to print the report: "+strings.Join(service.Formats(), ", "))
+	*format = "terminal"
+	c.Flags().Var(choice{format, service.Formats()}, "format", "how to print the report: "+strings.Join(service.Formats(), ", "))
 	c.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(service.Formats(), cobra.ShellCompDirectiveNoFileComp))
+}
+
+// choice is a flag with a closed list of values: a wrong one is refused before anything runs.
+type choice struct {
+	value   *string
+	allowed []string
+}
+
+func (c choice) String() string {
+	if c.value == nil {
+		return "" // pflag asks the zero value
+	}
+	return *c.value
+}
+
+func (c choice) Type() string { return "string" }
+
+func (c choice) Set(s string) error {
+	if !slices.Contains(c.allowed, s) {
+		return fmt.Errorf("there are %s", strings.Join(c.allowed, ", "))
+	}
+	*c.value = s
+	return nil
 }
 
 func bindRequire(c *cobra.Command, require *string) {

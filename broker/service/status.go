@@ -37,7 +37,7 @@ type CauseRow struct {
 // Causes is the table of every cause (docs/grpc.md shows it).
 var Causes = []CauseRow{
 	{CauseUsage, codes.InvalidArgument, 2, "the request, the configuration or a catalog file cannot be used"},
-	{CauseNotFound, codes.NotFound, 1, "a run, cell, model or instance that does not exist"},
+	{CauseNotFound, codes.NotFound, 2, "a run, cell, model or instance that does not exist"},
 	{CauseNotComparable, codes.FailedPrecondition, 3, "no pair is comparable, or a cell turned out NOT_COMPARABLE"},
 	{CauseVoid, codes.FailedPrecondition, 4, "a cell is VOID"},
 	{CauseWithheld, codes.FailedPrecondition, 5, "a cell is WITHHELD or NOT_REPRODUCED"},
