@@ -94,7 +94,7 @@ func (m *metrics) serve(addr string, log *zap.Logger) (stop func(), err error) {
 	return func() {
 		ctx, cancel := context.WithTimeout(context.Background(), drainLimit)
 		defer cancel()
-		srv.Shutdown(ctx)
+		_ = srv.Shutdown(ctx)
 		srv.Close()
 		<-done
 	}, nil

@@ -180,9 +180,23 @@ func (q *queue) listener(j *job) func(service.Event) {
 		}
 		q.m.step(e)
 		if line := e.Line(); line != "" {
-			q.log.Info(line, zap.String("run", j.Name), zap.String("load", e.Load), zap.String("arm", e.Arm), zap.String("point", e.Point), zap.Strings("codes", e.Codes))
+			q.log.Info(line, where(j.Name, e)...)
 		}
 	}
+}
+
+// where is what a line of the log is about: the run, and the load, arm, point and gate codes that the step has.
+func where(run string, e service.Event) []zap.Field {
+	out := []zap.Field{zap.String("run", run)}
+	for _, f := range [][2]string{{"load", e.Load}, {"arm", e.Arm}, {"point", e.Point}} {
+		if f[1] != "" {
+			out = append(out, zap.String(f[0], f[1]))
+		}
+	}
+	if len(e.Codes) > 0 {
+		out = append(out, zap.Strings("codes", e.Codes))
+	}
+	return out
 }
 
 // ended is the state that a turn ends in.
