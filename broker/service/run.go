@@ -143,7 +143,14 @@ func (pr *prior) reuse(plan matrix.Plan, g verdict.Grid) {
 	}
 	whole := func(group string, index int) bool {
 		i := slices.IndexFunc(plan.Groups, func(x matrix.Group) bool { return x.ID == group })
-		return i >= 0 && loads[superblock{group, index}] == schedule.Loads(1, len(plan.Groups[i].Arms))
+		if i < 0 {
+			return false
+		}
+		n := schedule.Loads(1, len(plan.Groups[i].Arms)) // one drawn afresh; a planned one says what it has
+		if sbs := plan.Groups[i].Superblocks; index < len(sbs) && plan.Purpose == matrix.PurposeReload {
+			n = len(sbs[index].Slots(i))
+		}
+		return loads[superblock{group, index}] == n
 	}
 	for _, l := range g.Loads {
 		if whole(l.Group, l.Slot.Superblock) {
