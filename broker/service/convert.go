@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 
 	"enginebroker/matrix"
@@ -300,17 +299,4 @@ func AuditOf(m *brokerv1.AuditRunResponse) AuditResult {
 		Findings: each(m.GetFindings(), func(f *brokerv1.AuditFinding) AuditFinding {
 			return AuditFinding{Kind: f.GetKind(), Where: f.GetWhere(), Detail: f.GetDetail()}
 		})}
-}
-
-// resourceIDs strips the prefix from every name.
-func resourceIDs(prefix string, names []string) ([]string, error) {
-	var out []string
-	for _, n := range names {
-		id, err := ResourceID(prefix, n)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, id)
-	}
-	return slices.Clip(out), nil
 }
