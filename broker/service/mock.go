@@ -70,7 +70,7 @@ func (s *Service) mock(ctx context.Context, args ...string) (*mock, error) {
 				break
 			}
 		}
-		io.Copy(io.Discard, r)
+		_, _ = io.Copy(io.Discard, r) // its end is the server's
 	}()
 	timer := time.NewTimer(mockLimit)
 	defer timer.Stop()

@@ -58,14 +58,18 @@ func (s *Service) Matrix(ctx context.Context, q Request, on func(Event)) (Outcom
 	if err := s.allowed(ctx, q, p.Plan, t); err != nil {
 		return Outcome{}, err
 	}
-	dir := filepath.Join(s.runs, name)
-	led, err := ledger.Create(dir, p.Plan)
+	held, err := s.hold(ctx, p.Plan, name, on)
+	if err != nil {
+		return Outcome{}, err
+	}
+	defer held.release()
+	led, err := ledger.Create(filepath.Join(s.runs, name), p.Plan)
 	if err != nil {
 		return Outcome{}, &Error{Cause: CauseUsage, Err: err}
 	}
 	defer led.Close()
 	g := matrix.GridInfo{Index: 0, Seed: p.Plan.Seed}
-	return s.perform(ctx, t, led, g, prior{extended: map[string]int{}}, on)
+	return s.perform(ctx, t, led, held, g, prior{extended: map[string]int{}}, on)
 }
 
 // Resume goes on with a run: on the boot of its open grid at the first incomplete superblock, on another boot with a new
@@ -118,7 +122,12 @@ func (s *Service) Resume(ctx context.Context, name string, on func(Event)) (Outc
 	for _, l := range pr.loads {
 		on(Event{At: s.now(), Kind: "reused", Load: l.ID, Arm: l.Slot.Arm, Text: "evidence of " + l.StartUTC.Format(time.RFC3339)})
 	}
-	return s.perform(ctx, t, led, g, pr, on)
+	held, err := s.hold(ctx, plan, filepath.Base(dir), on)
+	if err != nil {
+		return Outcome{}, err
+	}
+	defer held.release()
+	return s.perform(ctx, t, led, held, g, pr, on)
 }
 
 // prior is the evidence of the open grid that a resumed run uses again.
@@ -190,53 +199,36 @@ func next(plan matrix.Plan, ev evidence, boot string) (matrix.GridInfo, prior, e
 	return matrix.GridInfo{Index: last.Info.Index + 1, Seed: seed}, pr, nil
 }
 
-// perform runs one grid and judges the run.
-func (s *Service) perform(ctx context.Context, t *team, led *ledger.Run, g matrix.GridInfo, pr prior, on func(Event)) (Outcome, error) {
+// perform runs one grid on a held box and judges the run.
+func (s *Service) perform(ctx context.Context, t *team, led *ledger.Run, bx held, g matrix.GridInfo, pr prior, on func(Event)) (Outcome, error) {
 	name := filepath.Base(led.Dir())
 	out := Outcome{Run: name}
 	plan := led.Plan()
-	bx, done, err := s.box(ctx, plan.Box, func(text string) { on(Event{At: s.now(), Kind: "settle", Text: text}) })
-	if err != nil {
-		return Outcome{}, err
-	}
-	defer done()
-	lock, err := bx.Acquire("run " + name)
-	if err != nil {
-		return Outcome{}, &Error{Cause: CauseBusy, Err: err}
-	}
-	defer lock.Release()
 	finding := func(text string) { on(Event{At: s.now(), Kind: "finding", Text: text}) }
-	s.others(ctx, bx, lock, name, finding)
-	if err := pinHeld(plan, bx); err != nil {
+	s.others(ctx, bx.Box, bx.lock, name, finding)
+	if err := pinHeld(plan, bx.Box); err != nil {
 		return Outcome{}, err
 	}
 	finished, err := bx.Begin(led.Dir(), "run "+name)
 	if err != nil {
 		return Outcome{}, err
 	}
-	defer finished()
+	defer func() { _ = finished() }() // a mark that stays is found at the next start
 	g.BootID = bx.BootID()
-	base, err := bx.Baseline(ctx)
-	uncertified := ""
-	if errors.Is(err, box.ErrUnattributed) {
-		uncertified = string(matrix.MemoryNotReturned) + ": " + err.Error()
-		on(Event{At: s.now(), Kind: "finding", Text: err.Error() + "; this box certifies nothing until it is rebooted"})
-	} else if err != nil {
-		return Outcome{}, interrupted(ctx, err, "")
-	}
-	if base.Note != "" {
-		on(Event{At: s.now(), Kind: "finding", Text: "memory baseline: " + base.Note})
-	}
-	cfg, err := s.runConfig(ctx, t, led, boxOf{bx, uncertified}, g, pr, on)
+	uncertified, err := baseline(ctx, bx.Box, finding)
 	if err != nil {
 		return Outcome{}, err
 	}
-	if err := s.opening(led, bx, pr, g); err != nil {
+	cfg, err := s.runConfig(ctx, t, led, boxOf{bx.Box, uncertified}, g, pr, on)
+	if err != nil {
+		return Outcome{}, err
+	}
+	if err := s.opening(led, bx.Box, pr, g); err != nil {
 		return out, err
 	}
 	s.summarise(led, StateRunning, "")
 	runErr := run.Run(ctx, cfg)
-	state, next, why := ended(runErr, plan, g, name)
+	state, next, why := ended(runErr, plan, g, s.again("resume "+name))
 	if _, err := led.Append(ledger.KindRunClose, s.now(), ledger.RunClose{State: state, Next: next}); err != nil {
 		return out, errors.Join(runErr, err)
 	}
@@ -254,9 +246,20 @@ func (s *Service) perform(ctx context.Context, t *team, led *ledger.Run, g matri
 	return out, why
 }
 
+// again is the command line of a further command under the same configuration and runs.
+func (s *Service) again(command string) string {
+	out := "broker"
+	if s.cfg.File != "" && s.cfg.File != "broker.yaml" {
+		out += " --config " + s.cfg.File
+	}
+	if s.runsFlag != "" {
+		out += " --runs " + s.runsFlag
+	}
+	return out + " " + command
+}
+
 // ended turns how a grid ended into the state of its run, the error a caller gets, and what to do next.
-func ended(err error, plan matrix.Plan, g matrix.GridInfo, name string) (state, next string, why error) {
-	resume := "broker resume " + name
+func ended(err error, plan matrix.Plan, g matrix.GridInfo, resume string) (state, next string, why error) {
 	switch {
 	case err == nil && g.Index+1 < plan.Grids:
 		return StatePendingGrid, fmt.Sprintf("grid %d pending: reboot, then %s", g.Index+2, resume), nil
@@ -322,7 +325,7 @@ func (s *Service) runConfig(ctx context.Context, t *team, led *ledger.Run, bx bo
 		CheckPin: s.pinned(ctx, plan, model),
 		NextSB:   func(group, drawn int) matrix.Superblock { return schedule.Next(plan, group, drawn) },
 		Points:   schedule.Points, Box: bx, Stopwatch: clock{}, Prompts: promptsFor(plan, corpus), Recorder: recorder{led}, Judge: live,
-		Now: s.now, Event: func(e run.Event) { on(Event(e)) },
+		Now: s.now, Window: s.windowHook(ctx, led), Event: func(e run.Event) { on(Event(e)) },
 	}
 	cfg.Request = func(arm matrix.Arm, a matrix.Artifact) (matrix.StartRequest, error) {
 		in, ok := s.cfg.Instance(arm.Instance)

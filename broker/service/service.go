@@ -69,19 +69,20 @@ type Options struct {
 
 // Service is open for the life of a command or a daemon. It holds no engine between calls.
 type Service struct {
-	cfg     config.Config
-	catalog catalog.Catalog
-	runs    string
-	state   string // folder of preflights, corpora and hashes, beside the runs
-	getenv  func(string) string
-	log     *zap.Logger
-	version string
-	now     func() time.Time
+	cfg      config.Config
+	catalog  catalog.Catalog
+	runs     string
+	runsFlag string // as the caller wrote it, empty where it did not
+	state    string // folder of preflights, corpora and hashes, beside the runs
+	getenv   func(string) string
+	log      *zap.Logger
+	version  string
+	now      func() time.Time
 }
 
 // Open reads the configuration and the catalog.
 func Open(o Options) (*Service, error) {
-	s := &Service{runs: o.Runs, getenv: o.Getenv, log: o.Log, version: o.Version, now: time.Now}
+	s := &Service{runs: o.Runs, runsFlag: o.Runs, getenv: o.Getenv, log: o.Log, version: o.Version, now: time.Now}
 	if s.runs == "" {
 		s.runs = "runs"
 	}

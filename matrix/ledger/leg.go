@@ -212,7 +212,7 @@ func (m *meter) sum() string { return hex.EncodeToString(m.hash.Sum(nil)) }
 
 func compressed(w Writer) Writer {
 	return func(out io.Writer) error {
-		z, err := zstd.NewWriter(out, zstd.WithEncoderConcurrency(1))
+		z, err := zstd.NewWriter(out, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(1<<20))
 		if err != nil {
 			return err
 		}

@@ -18,6 +18,10 @@ func (l *load) measure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if !c.OK && !l.alive(ctx) {
+		l.died, l.rec.Aborted = true, "the server died while it was asked the canary: "+c.Got // a crash is no wrong answer
+		return nil
+	}
 	l.rec.Canaries = append(l.rec.Canaries, c)
 	for _, p := range l.points() {
 		last, err := l.leg(ctx, p)
@@ -82,8 +86,12 @@ func (l *load) leg(ctx context.Context, p matrix.Point) (last bool, err error) {
 		if err != nil {
 			return true, err
 		}
-		l.rec.Canaries = append(l.rec.Canaries, c)
-		rec.Canaries = append(rec.Canaries, c)
+		if c.OK || l.alive(ctx) {
+			l.rec.Canaries = append(l.rec.Canaries, c)
+			rec.Canaries = append(rec.Canaries, c)
+		} else {
+			rec.Died, rec.Note = true, "the server died while it was asked the canary: "+c.Got // a crash is no wrong answer
+		}
 	}
 	rec.EndUTC = l.Now().UTC()
 	return rec.Died || rec.Hung || !ours || rec.PrintEnd != rec.ArmPrint, l.put(rec, p, files)
@@ -185,6 +193,12 @@ func (l *load) after(ctx context.Context, rec *matrix.LegRecord, before matrix.S
 	rec.Counter = matrix.Some(matrix.CounterDelta{Generated: delta(before.Generated, now.Generated), Cached: delta(before.CachedTokens, now.CachedTokens),
 		Drafted: delta(before.DraftedTokens, now.DraftedTokens), Accepted: delta(before.AcceptedTokens, now.AcceptedTokens)})
 	return rec.Died || l.pinned(matrix.Ready{Facts: now.Facts})
+}
+
+// alive asks whether the server still runs; what cannot be asked is not shown to be dead.
+func (l *load) alive(ctx context.Context) bool {
+	s, err := l.engine.Observe(ctx)
+	return err != nil || s.Alive
 }
 
 func delta(a, b matrix.Opt[int64]) matrix.Opt[int64] {

@@ -73,6 +73,7 @@ type load struct {
 	pids   atomic.Pointer[[]int]  // the engine's processes, once it is ready; the watch asks for them from elsewhere
 	once   sync.Once              // stops the engine
 	legs   []Leg
+	died   bool // the server was gone before the first point
 }
 
 func (l *load) event(e Event) Event {
@@ -256,7 +257,7 @@ func (l *load) voidLegs() error {
 		leg := l.newLeg(p)
 		leg.EndUTC = l.Now().UTC()
 		leg.Repetitions = []matrix.Repetition{{Planned: p.Requests}}
-		leg.Died = l.rec.Failure.Present() || last.Died
+		leg.Died = l.rec.Failure.Present() || last.Died || l.died
 		leg.Hung = last.Hung
 		leg.Note = cmp.Or(l.rec.Aborted, "the load ended at point "+last.ID.Point)
 		leg.Env.KilledByHost = cmp.Or(l.byHost[l.arm.Key], last.Env.KilledByHost)
