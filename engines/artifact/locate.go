@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -233,10 +234,9 @@ func splitParts(root, name string) ([]string, error) {
 	if m == nil {
 		return []string{name}, nil
 	}
-	var total int
-	fmt.Sscanf(m[3], "%d", &total)
-	if total == 0 || total > maxFiles {
-		return nil, &Refusal{Code: TooMany, Path: filepath.Join(root, name), Message: fmt.Sprintf("the name says %d parts", total)}
+	total, err := strconv.Atoi(m[3])
+	if err != nil || total < 1 || total > maxFiles {
+		return nil, &Refusal{Code: TooMany, Path: filepath.Join(root, name), Message: "the name says " + m[3] + " parts"}
 	}
 	var parts, absent []string
 	for i := 1; i <= total; i++ {

@@ -134,7 +134,8 @@ func TestBuildIsDeterministicAndGrowsAtItsEnd(t *testing.T) {
 		}
 		return b.String()
 	}
-	if write(spec()) != write(spec()) {
+	first, again := write(spec()), write(spec())
+	if first != again {
 		t.Error("equal specs give different files")
 	}
 	other := spec()

@@ -20,7 +20,7 @@ func (c *Corpus) Write(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	buf.Write(append(line, '\n')) // a bufio.Writer keeps its first error for Flush
+	_, _ = buf.Write(append(line, '\n')) // a bufio.Writer keeps its first error for Flush
 	if err := c.lines(buf); err != nil {
 		return err
 	}
