@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The main job on the real engines that are installed, profile quick; says what is missing and how to get it.
 #   LLAMA_SERVER=, VLLM=, SGLANG=, VLLMCPP_SERVER= name engines that are installed elsewhere.
-#   PAIRS=auto-haswell runs that pair alone (what CI does, in under six minutes).
+#   PAIRS=auto-haswell runs that pair alone (what CI does, in under six minutes); RUN= names its run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export BROKER_ENGINES=${BROKER_ENGINES:-$PWD/.engines}
@@ -11,7 +11,7 @@ status=0 ran=
 if [ -x "$BROKER_ENGINES/llamacpp/sid/usr/bin/llama-server" ] && [ -f "$BROKER_ENGINES/models/gemma-3-270m-q4_k_m.gguf" ]; then
   engines=llama-auto,llama-haswell
   [ "${PAIRS:-}" = auto-haswell ] || engines=$engines,llama-x64
-  run matrix --model gemma-3-270m --profile quick --engines "$engines" || status=$?
+  run matrix --model gemma-3-270m --profile quick --engines "$engines" ${RUN:+--run "$RUN"} || status=$?
   ran=1
 else
   echo "llama.cpp is not installed: make engines ENGINES=llamacpp (400 MB and a 250 MB model)"
