@@ -149,9 +149,7 @@ func TestRealStoppedScheduler(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Kill(scheduler(t, ready), syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	adaptertest.Halt(t, scheduler(t, ready))
 	if st, err := e.Observe(t.Context()); err != nil || st.Alive {
 		t.Errorf("a server that hangs is said to be alive: %+v", st)
 	}

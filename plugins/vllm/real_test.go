@@ -141,10 +141,7 @@ func TestRealStoppedWorker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	last := ready.Processes[len(ready.Processes)-1]
-	if err := syscall.Kill(last.PID, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	adaptertest.Halt(t, ready.Processes[len(ready.Processes)-1].PID)
 	if st, err := e.Observe(t.Context()); err != nil || st.Alive {
 		t.Errorf("a server that hangs is said to be alive: %v", err)
 	}

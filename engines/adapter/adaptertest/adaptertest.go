@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 
 	"enginebroker/engines"
 	"enginebroker/engines/adapter"
+	"enginebroker/engines/openai"
 	"enginebroker/engines/process"
 	"enginebroker/matrix"
 )
@@ -76,7 +78,9 @@ func Request(t testing.TB, a matrix.Artifact) matrix.StartRequest {
 	}
 	dir := t.TempDir()
 	return matrix.StartRequest{
-		LoadID: strings.ReplaceAll(t.Name(), "/", "-"), ModelName: "tiny", Artifact: a, Policy: matrix.Policy{Kind: matrix.Raw},
+		// A load's processes are found by its id, and tests of other packages run beside this one under the same name.
+		LoadID:    fmt.Sprintf("%d-%s", os.Getpid(), strings.ReplaceAll(t.Name(), "/", "-")),
+		ModelName: "tiny", Artifact: a, Policy: matrix.Policy{Kind: matrix.Raw},
 		Limits: matrix.Limits{ContextTokens: 512, Concurrency: 2}, PrefixCache: "off", Host: "127.0.0.1", Port: port,
 		LogPath: filepath.Join(dir, "log"), CacheDir: filepath.Join(dir, "cache"), StatePath: filepath.Join(dir, "state"), ReadyLimit: time.Minute,
 	}
@@ -217,5 +221,24 @@ func NotInstalled(t *testing.T, fresh func() *adapter.Instance, kind string, set
 		if err != nil || d.Installed || len(d.LookedFor) == 0 || len(d.Capabilities) == 0 || len(d.Settings) == 0 || d.Engine != kind {
 			t.Errorf("%v: %+v %v", s, d, err)
 		}
+	}
+}
+
+// Halt stops a process by a signal and waits until the kernel has done it, which on a busy machine takes its time.
+func Halt(t testing.TB, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	halted := func(context.Context) error {
+		if !adapter.Halted([]matrix.Process{{PID: pid}}) {
+			return fmt.Errorf("process %d does not stop", pid)
+		}
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := openai.Poll(ctx, time.Second, halted); err != nil {
+		t.Fatal(err)
 	}
 }
