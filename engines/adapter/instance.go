@@ -64,7 +64,7 @@ func (i *Instance) Describe(ctx context.Context) (matrix.Description, error) {
 		d.Identity = matrix.Facts{Said(matrix.FactEngine, a.Kind, "the attached server "+url)}
 		return d, nil
 	}
-	if c, _ := process.NewContainer(v.Text, a.Images...); c != nil {
+	if c, _ := i.image(v); c != nil {
 		facts, err := c.Installed(ctx)
 		if err != nil {
 			d.LookedFor = []string{err.Error()}
@@ -84,11 +84,8 @@ func (i *Instance) Describe(ctx context.Context) (matrix.Description, error) {
 // Configure takes the settings.
 func (i *Instance) Configure(_ context.Context, s engines.Settings) ([]engines.FieldError, error) {
 	faults := i.adapter.Rules.Check(s)
-	if i.adapter.Images != nil {
-		_, more := process.NewContainer(openai.NewValues(i.adapter.Rules.Schema, s).Text, i.adapter.Images...)
-		faults = append(faults, more...)
-	}
-	if len(faults) > 0 {
+	_, more := i.image(openai.NewValues(i.adapter.Rules.Schema, s))
+	if faults = append(faults, more...); len(faults) > 0 {
 		return faults, nil
 	}
 	i.mu.Lock()
@@ -97,6 +94,14 @@ func (i *Instance) Configure(_ context.Context, s engines.Settings) ([]engines.F
 		i.settings = engines.Settings{}
 	}
 	return nil, nil
+}
+
+// image is the image that the settings name; nil where the engine comes from an installation.
+func (i *Instance) image(v openai.Values) (*process.Container, []engines.FieldError) {
+	if i.adapter.Images == nil {
+		return nil, nil
+	}
+	return process.NewContainer(v.Text, i.adapter.Images...)
 }
 
 // attachLimit bounds the questions to a server that claims to run already.
@@ -115,7 +120,7 @@ func (i *Instance) Start(ctx context.Context, r matrix.StartRequest, progress fu
 	} else {
 		s.Client = openai.New("http://"+net.JoinHostPort(r.Host, strconv.Itoa(r.Port)), nil)
 	}
-	if c, _ := process.NewContainer(v.Text, i.adapter.Images...); c != nil && !s.attached {
+	if c, _ := i.image(v); c != nil && !s.attached {
 		var err error
 		if c.Mounts, err = process.Mounts(r); err != nil {
 			return matrix.Ready{}, launchFailure(err)
