@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -78,6 +79,7 @@ func (s *Service) evidence(ctx context.Context, led *ledger.Run) (evidence, erro
 		if err := rederive(led, &leg, loadOf(g, leg.LoadID), point); err != nil {
 			return ev, &Error{Cause: CauseEvidence, Err: fmt.Errorf("%s: %w", leg.Dir, err)}
 		}
+		leg.Missing = append(leg.Missing, absent(led.Dir(), leg.Files)...)
 		g.Legs = append(g.Legs, reduce(plan, profile, leg.LegRecord, arm, point))
 	}
 	runs, ok := workload.ProfileNamed(plan.Profile)
@@ -90,6 +92,22 @@ func (s *Service) evidence(ctx context.Context, led *ledger.Run) (evidence, erro
 		g.Target = targets(gridPlan(plan, runs, g.Info), ev.extended[g.Info.Index])
 	}
 	return ev, nil
+}
+
+// absent lists the files of a leg that are not there whole. Those that no number is made from are looked at too: without
+// its clocks a leg can no more be shown to have counted. What is edited in place is the audit's to find.
+func absent(dir string, files []ledger.FileRef) []string {
+	var out []string
+	for _, f := range files {
+		st, err := os.Stat(filepath.Join(dir, filepath.FromSlash(f.Path)))
+		switch {
+		case err != nil:
+			out = append(out, f.Path+" is missing")
+		case st.Size() != f.Bytes:
+			out = append(out, fmt.Sprintf("%s has %d bytes, %d are recorded", f.Path, st.Size(), f.Bytes))
+		}
+	}
+	return out
 }
 
 // ceiling is the highest clock that any leg of a grid ran at under load.
