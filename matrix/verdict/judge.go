@@ -126,11 +126,28 @@ func (x *index) cell(c *draft) (matrix.Cell, error) {
 		return cell, err
 	}
 	cell.Simulated = slices.Contains(cell.Codes(), matrix.Simulated)
-	if slices.Contains(Prints(cell.Verdict, cell.Codes()...), PrintDirection) {
+	prints := Prints(cell.Verdict, cell.Codes()...)
+	if !slices.Contains(prints, PrintMedians) {
+		withholdFigures(cell.Reasons)
+	}
+	if slices.Contains(prints, PrintDirection) {
 		cell.Direction = c.dec.Direction
 	}
 	cell.Numbers = c.numbers(x, cell.Verdict, cell.Codes())
 	return cell, nil
+}
+
+// measured are the reasons whose detail tells a figure of the cell itself.
+var measured = []matrix.Reason{matrix.LoadStateSuspect, matrix.LoadStateMulti, matrix.WideCI, matrix.ReversedBlocks, matrix.GridUndecided, matrix.GridShiftCommon, matrix.GridInterval}
+
+// withholdFigures keeps the codes, evidence and next steps of a cell that shows no number: what its numbers are is not told in
+// words either.
+func withholdFigures(reasons []matrix.CellReason) {
+	for i := range reasons {
+		if slices.Contains(measured, reasons[i].Code) {
+			reasons[i].Detail = "its figures are withheld with the cell"
+		}
+	}
 }
 
 // refused is the cell of a pair that has nothing to be measured.
