@@ -47,6 +47,9 @@ are of the GPU rail alone, not of the machine.`,
 				} else if err == nil {
 					_, err = fmt.Fprintln(a.Stdout, snapshotLine(x))
 				}
+				if c.Context().Err() != nil {
+					break
+				}
 				if err != nil {
 					return err
 				}

@@ -82,6 +82,7 @@ func describeRun(led *ledger.Run, state, next string) RunInfo {
 			info.Loads++
 		}
 	}
+	info.Planned = max(info.Planned, info.Loads) // superblocks that were run again or added count as planned
 	return info
 }
 
