@@ -34,7 +34,7 @@ test: ## run every test; needs Go alone
 
 race: ## run every test under the race detector (needs a C compiler)
 ifeq ($(HAVE_CC),yes)
-	CGO_ENABLED=1 $(GO) test -race ./...
+	CGO_ENABLED=1 CGO_CFLAGS="-O1 -g -w" $(GO) test -race ./...
 else
 	@echo "no C compiler: the race detector is skipped; install gcc to run it"
 endif

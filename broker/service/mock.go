@@ -47,11 +47,11 @@ func (s *Service) mock(ctx context.Context, args ...string) (*mock, error) {
 		cancel()
 		return nil, err
 	}
-	ended := make(chan error, 1)
+	ended := make(chan struct{})
 	go func() {
-		err := cmd.Wait()
+		defer close(ended)
+		_ = cmd.Wait() // it is told to end
 		w.Close()
-		ended <- err
 	}()
 	m := &mock{stop: func() {
 		cancel()

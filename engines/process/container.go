@@ -460,8 +460,11 @@ func (t *contained) inspect(ctx context.Context) (container, error) {
 		return container{}, err
 	}
 	var list []container
-	if err := json.NewDecoder(bytes.NewReader([]byte(out))).Decode(&list); err != nil || len(list) != 1 {
-		return container{}, fmt.Errorf("inspect %s: not understood: %v", id, err)
+	if err := json.NewDecoder(bytes.NewReader([]byte(out))).Decode(&list); err != nil {
+		return container{}, fmt.Errorf("inspect %s: not understood: %w", id, err)
+	}
+	if len(list) != 1 {
+		return container{}, fmt.Errorf("inspect %s: %d containers answer to it", id, len(list))
 	}
 	return list[0], nil
 }
