@@ -20,16 +20,17 @@ func TestArrived(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	before := now()
-	if _, err := io.WriteString(c, "ask"); err != nil {
-		t.Fatal(err)
-	}
-	after := now()
+	// Accepted first: the kernel stamps packets from the moment that some socket asks for stamps.
 	s, err := listener{l}.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
+	before := now()
+	if _, err := io.WriteString(c, "ask"); err != nil {
+		t.Fatal(err)
+	}
+	after := now()
 	if at := arrived(withConn(t.Context(), s)); at < after {
 		t.Errorf("nothing was read, it says %v, now is %v", at, after)
 	}
