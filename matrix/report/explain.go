@@ -17,7 +17,9 @@ func Explain(w io.Writer, c matrix.Cell, o Options) error {
 	l := lineOf(c)
 	p.title(clean(c.ID.String()), "")
 	p.wrapIn(styleOf(c.Verdict), "", l.Verdict+": "+verdictWords[c.Verdict])
-	p.wrap("metric: ", fmt.Sprintf("%s in %s per %s, formula %s", l.Metric, l.Unit, clean(c.Metric.Denominator), clean(c.Metric.Formula)))
+	if l.Metric != "" { // a refused pair has no metric
+		p.wrap("metric: ", fmt.Sprintf("%s in %s per %s, formula %s", l.Metric, l.Unit, clean(c.Metric.Denominator), clean(c.Metric.Formula)))
+	}
 	if n, ok := c.Numbers.Get(); ok {
 		p.numbers(l, n)
 	} else {
