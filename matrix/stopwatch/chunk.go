@@ -52,18 +52,9 @@ type arguments struct {
 func (c *chunk) parse(s *scanner, event []byte) bool {
 	*c = chunk{choices: c.choices[:0], arguments: c.arguments[:0]}
 	s.reset(event)
-	if s.peek() != '{' {
-		s.skip() // null and other scalars are legal and say nothing
-		return s.end()
-	}
 	var flat bool
-	s.enter()
-	for first := true; ; first = false {
-		key, more := s.member(first)
-		if !more {
-			break
-		}
-		switch string(key) {
+	for open := s.open('{'); open && s.member(); { // null and other scalars are legal and say nothing
+		switch string(s.name) {
 		case "choices":
 			c.parseChoices(s)
 		case "usage":
@@ -110,12 +101,7 @@ func (c *chunk) parse(s *scanner, event []byte) bool {
 
 func (c *chunk) parseChoices(s *scanner) {
 	c.choices, c.arguments, c.hasChoices = c.choices[:0], c.arguments[:0], false // of a repeated key the last one counts
-	if s.peek() != '[' {
-		s.skip()
-		return
-	}
-	s.enter()
-	for first := true; s.element(first); first = false {
+	for open := s.open('['); open && s.element(); {
 		c.hasChoices = true
 		if s.peek() != '{' {
 			s.skip()
@@ -127,13 +113,8 @@ func (c *chunk) parseChoices(s *scanner) {
 }
 
 func (c *chunk) parseChoice(s *scanner, x *choice) {
-	s.enter()
-	for first := true; ; first = false {
-		key, more := s.member(first)
-		if !more {
-			return
-		}
-		switch string(key) {
+	for open := s.open('{'); open && s.member(); {
+		switch string(s.name) {
 		case "index":
 			x.index = s.integer().Or(0)
 		case "text":
@@ -151,17 +132,8 @@ func (c *chunk) parseChoice(s *scanner, x *choice) {
 }
 
 func (c *chunk) parseDelta(s *scanner, x *choice) {
-	if s.peek() != '{' {
-		s.skip()
-		return
-	}
-	s.enter()
-	for first := true; ; first = false {
-		key, more := s.member(first)
-		if !more {
-			return
-		}
-		switch string(key) {
+	for open := s.open('{'); open && s.member(); {
+		switch string(s.name) {
 		case "content":
 			x.content = s.text()
 		case "reasoning_content", "reasoning": // the older and the newer name; a server that sends both sends the same text
@@ -179,23 +151,9 @@ func (c *chunk) parseDelta(s *scanner, x *choice) {
 }
 
 func (c *chunk) parseTools(s *scanner, x *choice) {
-	if s.peek() != '[' {
-		s.skip()
-		return
-	}
-	s.enter()
-	for first := true; s.element(first); first = false {
-		if s.peek() != '{' {
-			s.skip()
-			continue
-		}
-		s.enter()
-		for first := true; ; first = false {
-			key, more := s.member(first)
-			if !more {
-				break
-			}
-			if string(key) == "function" {
+	for open := s.open('['); open && s.element(); {
+		for open := s.open('{'); open && s.member(); {
+			if string(s.name) == "function" {
 				c.parseFunction(s, x)
 			} else {
 				s.skip()
@@ -205,17 +163,8 @@ func (c *chunk) parseTools(s *scanner, x *choice) {
 }
 
 func (c *chunk) parseFunction(s *scanner, x *choice) {
-	if s.peek() != '{' {
-		s.skip()
-		return
-	}
-	s.enter()
-	for first := true; ; first = false {
-		key, more := s.member(first)
-		if !more {
-			return
-		}
-		switch string(key) {
+	for open := s.open('{'); open && s.member(); {
+		switch string(s.name) {
 		case "name":
 			if !s.text().empty() {
 				x.tool = true
@@ -245,13 +194,8 @@ func (c *chunk) parseUsage(s *scanner) {
 }
 
 func (u *usage) parse(s *scanner) {
-	s.enter()
-	for first := true; ; first = false {
-		key, more := s.member(first)
-		if !more {
-			return
-		}
-		switch string(key) {
+	for open := s.open('{'); open && s.member(); {
+		switch string(s.name) {
 		case "prompt_tokens":
 			u.prompt = s.amount()
 		case "completion_tokens":
@@ -270,36 +214,19 @@ func (u *usage) parse(s *scanner) {
 
 // detail reads one integer member of an object; null and other types leave what was known.
 func detail(s *scanner, name string, known matrix.Opt[int64]) matrix.Opt[int64] {
-	if s.peek() != '{' {
-		s.skip()
-		return known
-	}
-	s.enter()
-	for first := true; ; first = false {
-		key, more := s.member(first)
-		if !more {
-			return known
-		}
-		if string(key) != name {
+	for open := s.open('{'); open && s.member(); {
+		if string(s.name) != name {
 			s.skip()
 		} else if n := s.amount(); n.Present() {
 			known = n
 		}
 	}
+	return known
 }
 
 func (c *chunk) parseTimings(s *scanner) {
-	if s.peek() != '{' {
-		s.skip()
-		return
-	}
-	s.enter()
-	for first := true; ; first = false {
-		key, more := s.member(first)
-		if !more {
-			return
-		}
-		switch string(key) {
+	for open := s.open('{'); open && s.member(); {
+		switch string(s.name) {
 		case "predicted_n":
 			if n := s.amount(); !c.predicted.Present() {
 				c.predicted = n
@@ -319,13 +246,8 @@ func (c *chunk) parseMeta(s *scanner) {
 		return
 	}
 	c.hasMeta = true
-	s.enter()
-	for first := true; ; first = false {
-		key, more := s.member(first)
-		if !more {
-			return
-		}
-		switch string(key) {
+	for open := s.open('{'); open && s.member(); {
+		switch string(s.name) {
 		case "prompt_tokens":
 			c.counts.prompt = s.amount()
 		case "completion_tokens":
@@ -347,16 +269,12 @@ func finishType(s *scanner) (t text) {
 	if s.peek() != '{' {
 		return s.text()
 	}
-	s.enter()
-	for first := true; ; first = false {
-		key, more := s.member(first)
-		if !more {
-			return t
-		}
-		if string(key) == "type" {
+	for open := s.open('{'); open && s.member(); {
+		if string(s.name) == "type" {
 			t = s.text()
 		} else {
 			s.skip()
 		}
 	}
+	return t
 }

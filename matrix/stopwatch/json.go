@@ -19,6 +19,8 @@ type scanner struct {
 	i     int
 	depth int
 	bad   bool
+	first bool   // nothing of the innermost object or array was read yet
+	name  []byte // the key of the member whose value is next
 	key   []byte // scratch for keys with escapes
 }
 
@@ -39,7 +41,7 @@ var plain = func() (t [256]bool) {
 	return t
 }()
 
-func (s *scanner) reset(b []byte) { s.b, s.i, s.depth, s.bad = b, 0, 0, false }
+func (s *scanner) reset(b []byte) { *s = scanner{b: b, key: s.key} }
 
 func (s *scanner) fail() {
 	s.bad = true
@@ -62,57 +64,61 @@ func (s *scanner) peek() byte {
 // end reports that nothing but white space is left.
 func (s *scanner) end() bool { return s.peek() == 0 && s.i == len(s.b) && !s.bad }
 
-// enter consumes an opening bracket; the caller has peeked it.
-func (s *scanner) enter() {
+// open enters an object or an array and reports true. A value of another type is passed over.
+func (s *scanner) open(bracket byte) bool {
+	if s.peek() != bracket {
+		s.skip()
+		return false
+	}
 	s.i++
+	s.first = true
 	if s.depth++; s.depth > maxDepth {
 		s.fail()
 	}
+	return true
 }
 
-// member advances to the next member of an object and returns its key with the value next. first is true for the first call.
-func (s *scanner) member(first bool) (key []byte, more bool) {
-	if !s.separate(first, '}') {
-		return nil, false
+// member advances to the next member of the object: its key is in name until the next call, its value is next.
+func (s *scanner) member() bool {
+	if !s.next('}') {
+		return false
 	}
 	if s.peek() != '"' {
 		s.fail()
-		return nil, false
+		return false
 	}
 	k := s.str()
 	if s.peek() != ':' {
 		s.fail()
 	}
 	if s.bad {
-		return nil, false
-	}
-	s.i++
-	if k.escaped {
-		s.key = unquote(s.key[:0], k)
-		return s.key, true
-	}
-	return k.raw, true
-}
-
-// element advances to the next element of an array.
-func (s *scanner) element(first bool) bool {
-	return s.separate(first, ']')
-}
-
-func (s *scanner) separate(first bool, closing byte) bool {
-	c := s.peek()
-	if s.bad {
 		return false
 	}
-	if c == closing {
+	s.i++
+	s.name = k.raw
+	if k.escaped {
+		s.key = unquote(s.key[:0], k)
+		s.name = s.key
+	}
+	return true
+}
+
+// element advances to the next element of the array.
+func (s *scanner) element() bool { return s.next(']') }
+
+func (s *scanner) next(closing byte) bool {
+	first := s.first
+	s.first = false
+	switch c := s.peek(); {
+	case s.bad:
+		return false
+	case c == closing:
 		s.i++
 		s.depth--
 		return false
-	}
-	if first {
+	case first:
 		return true
-	}
-	if c != ',' {
+	case c != ',':
 		s.fail()
 		return false
 	}
@@ -242,16 +248,11 @@ func (s *scanner) skip() []byte {
 	case c == '"':
 		s.str()
 	case c == '{':
-		s.enter()
-		for first := true; ; first = false {
-			if _, more := s.member(first); !more {
-				break
-			}
+		for open := s.open('{'); open && s.member(); {
 			s.skip()
 		}
 	case c == '[':
-		s.enter()
-		for first := true; s.element(first); first = false {
+		for open := s.open('['); open && s.element(); {
 			s.skip()
 		}
 	case c == 't':
@@ -327,9 +328,8 @@ func (s *scanner) count() matrix.Opt[int64] {
 		s.skip()
 		return matrix.Opt[int64]{}
 	}
-	s.enter()
 	n := int64(0)
-	for first := true; s.element(first); first = false {
+	for open := s.open('['); open && s.element(); {
 		s.skip()
 		n++
 	}

@@ -308,14 +308,9 @@ func failureMessage(raw []byte) string {
 	if s.peek() == '"' {
 		return string(unquote(nil, s.str()))
 	}
-	s.enter()
 	message := ""
-	for first := true; ; first = false {
-		key, more := s.member(first)
-		if !more {
-			break
-		}
-		if string(key) == "message" {
+	for open := s.open('{'); open && s.member(); {
+		if string(s.name) == "message" {
 			message = string(unquote(nil, s.text()))
 		} else {
 			s.skip()
