@@ -138,11 +138,10 @@ func rederive(led *ledger.Run, leg *ledger.Leg, load matrix.LoadRecord, point ma
 		if err != nil {
 			return err
 		}
-		rec, err := stopwatch.ReadRecording(f)
+		leg.Repetitions[i].Requests, err = stopwatch.ReadRequests(f, ready.Dialect, point)
 		if err = errors.Join(err, f.Close()); err != nil {
 			return fmt.Errorf("arrivals of repetition %d: %w", i, err)
 		}
-		leg.Repetitions[i].Requests = stopwatch.Reduce(rec, ready.Dialect, point)
 	}
 	return nil
 }

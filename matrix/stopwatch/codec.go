@@ -273,37 +273,3 @@ func (d *Reader) str(field string) string {
 	}
 	return string(b)
 }
-
-// ReadRecording reads a recording whole. A file that is cut, of another version or claims what it does not hold is an
-// error that wraps ErrRecording.
-func ReadRecording(r io.Reader) (*Recording, error) {
-	d, err := NewReader(r)
-	if err != nil {
-		return nil, err
-	}
-	rec := d.Recording
-	for {
-		var segments []Segment
-		var wire [][]byte
-		x, err := d.next(func(s Segment, b []byte) {
-			segments = append(segments, s)
-			size := len(b)
-			if n := len(wire); n > 0 {
-				if len(wire[n-1])+len(b) <= cap(wire[n-1]) {
-					wire[n-1] = append(wire[n-1], b...)
-					return
-				}
-				size = max(size, min(2*cap(wire[n-1]), maxBlock))
-			}
-			wire = append(wire, append(make([]byte, 0, size), b...))
-		})
-		if err != nil {
-			return nil, err
-		}
-		if x == nil {
-			return &rec, nil
-		}
-		x.Segments, x.Wire = segments, wire
-		rec.Exchanges = append(rec.Exchanges, *x)
-	}
-}

@@ -13,6 +13,39 @@ import (
 	"enginebroker/matrix"
 )
 
+// readWhole reads a recording into memory.
+func readWhole(r io.Reader) (*Recording, error) {
+	d, err := NewReader(r)
+	if err != nil {
+		return nil, err
+	}
+	rec := d.Recording
+	for {
+		var segments []Segment
+		var wire [][]byte
+		x, err := d.next(func(s Segment, b []byte) {
+			segments = append(segments, s)
+			size := len(b)
+			if n := len(wire); n > 0 {
+				if len(wire[n-1])+len(b) <= cap(wire[n-1]) {
+					wire[n-1] = append(wire[n-1], b...)
+					return
+				}
+				size = max(size, min(2*cap(wire[n-1]), maxBlock))
+			}
+			wire = append(wire, append(make([]byte, 0, size), b...))
+		})
+		if err != nil {
+			return nil, err
+		}
+		if x == nil {
+			return &rec, nil
+		}
+		x.Segments, x.Wire = segments, wire
+		rec.Exchanges = append(rec.Exchanges, *x)
+	}
+}
+
 // sample is a recording of three answers: a whole one, a lost one, one that was never sent.
 func sample(t testing.TB) *Recording {
 	t.Helper()
@@ -60,7 +93,7 @@ func flat(r *Recording) *Recording {
 func TestRecordingRoundTrip(t *testing.T) {
 	r := sample(t)
 	b := encode(t, r)
-	got, err := ReadRecording(bytes.NewReader(b))
+	got, err := readWhole(bytes.NewReader(b))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,14 +130,20 @@ func TestRecordingRoundTrip(t *testing.T) {
 	if i != len(want) {
 		t.Errorf("%d requests, want %d", i, len(want))
 	}
+	if read, err := ReadRequests(bytes.NewReader(b), d, p); err != nil || !reflect.DeepEqual(read, want) {
+		t.Errorf("read %+v %v\nwant %+v", read, err, want)
+	}
 }
 
 // A recording cut at any byte, or claiming what it does not hold, is an error and never half a recording.
 func TestRecordingHostile(t *testing.T) {
 	whole := encode(t, sample(t))
 	for n := range len(whole) {
-		if r, err := ReadRecording(bytes.NewReader(whole[:n])); !errors.Is(err, ErrRecording) || r != nil {
+		if r, err := readWhole(bytes.NewReader(whole[:n])); !errors.Is(err, ErrRecording) || r != nil {
 			t.Fatalf("cut at %d of %d: %v", n, len(whole), err)
+		}
+		if q, err := ReadRequests(bytes.NewReader(whole[:n]), matrix.Dialect{}, matrix.Point{}); !errors.Is(err, ErrRecording) || q != nil {
+			t.Fatalf("cut at %d of %d: %d requests, %v", n, len(whole), len(q), err)
 		}
 	}
 	header := recordingMagic + "\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
@@ -120,7 +159,7 @@ func TestRecordingHostile(t *testing.T) {
 		"claimed segments":  {header + "\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00" + huge, "exchange 0"},
 		"an endless varint": {recordingMagic + strings.Repeat("\xff", 20), "version"},
 	} {
-		if _, err := ReadRecording(strings.NewReader(c.in)); !errors.Is(err, ErrRecording) || !strings.Contains(err.Error(), c.want) {
+		if _, err := readWhole(strings.NewReader(c.in)); !errors.Is(err, ErrRecording) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
@@ -154,14 +193,14 @@ func FuzzRecording(f *testing.F) {
 		f.Add(encode(f, recorded(append([]byte(sseHead), body...), 100, EndEarly)))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r, err := ReadRecording(bytes.NewReader(b))
+		r, err := readWhole(bytes.NewReader(b))
 		if err != nil {
 			if r != nil || !errors.Is(err, ErrRecording) {
 				t.Fatalf("%v, %v", r, err)
 			}
 			return
 		}
-		again, err := ReadRecording(bytes.NewReader(encode(t, r)))
+		again, err := readWhole(bytes.NewReader(encode(t, r)))
 		if err != nil || !reflect.DeepEqual(flat(r), flat(again)) {
 			t.Fatalf("%v: %+v\nwant %+v", err, again, r)
 		}

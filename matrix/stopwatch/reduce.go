@@ -1,6 +1,7 @@
 package stopwatch
 
 import (
+	"io"
 	"iter"
 	"slices"
 	"strings"
@@ -57,6 +58,24 @@ func Requests(rd *Reader, d matrix.Dialect, p matrix.Point, emit func(matrix.Str
 			}
 		}
 	}
+}
+
+// ReadRequests is Reduce of a recording that is read from r: no more of its bytes than one piece is in memory. A file that is
+// cut, of another version or claims what it does not hold is an error that wraps ErrRecording, and gives no request.
+func ReadRequests(r io.Reader, d matrix.Dialect, p matrix.Point) ([]matrix.Request, error) {
+	rd, err := NewReader(r)
+	if err != nil {
+		return nil, err
+	}
+	out, events := []matrix.Request{}, []matrix.StreamEvent{}
+	for q, err := range Requests(rd, d, p, func(e matrix.StreamEvent) { events = append(events, e) }) {
+		if err != nil {
+			return nil, err
+		}
+		q.Stream, events = events, []matrix.StreamEvent{}
+		out = append(out, q)
+	}
+	return out, nil
 }
 
 // each hands every segment with its bytes to fn.

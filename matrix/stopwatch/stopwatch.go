@@ -10,7 +10,7 @@
 //
 //	Client.Run     Job → Recording       closed loop or schedule-anchored open loop, one connection per request
 //	Reduce         Recording → Request   wire (HTTP framing) → framer (server-sent events) → chunk (JSON) → stream (rules, counts, outcome)
-//	WriteTo, ReadRecording               the recording as a file; package ledger compresses it
+//	WriteTo, ReadRequests                the recording as a file, and reduced from it; package ledger compresses it
 //	ParseFile      corpus file → record  the same parser on recorded streams, for `broker stream`
 package stopwatch
 
