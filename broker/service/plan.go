@@ -161,9 +161,9 @@ func superblocks(p workload.Profile, arms int) int {
 	if p.Superblocks > 0 {
 		return p.Superblocks
 	}
-	d, err := schedule.NewDesign(arms, 6)
+	d, err := schedule.NewDesign(arms, matrix.MinBlocks)
 	if err != nil {
-		return 3
+		return matrix.MinBlocks / 2
 	}
 	return d.RecommendedBlocks / 2
 }

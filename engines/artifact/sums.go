@@ -141,7 +141,7 @@ func (s *Sums) Save() error {
 
 // Sum returns the sha256 of a file's content, hex, from the cache where the file's stamp is known.
 func (s *Sums) Sum(ctx context.Context, path string) (string, error) {
-	sum, _, err := s.sum(ctx, path, false)
+	sum, _, err := s.sum(ctx, path)
 	return sum, err
 }
 
@@ -149,7 +149,7 @@ func (s *Sums) Sum(ctx context.Context, path string) (string, error) {
 // (10 ms at HZ=100) carry one stamp [own].
 const settled = 20 * time.Millisecond
 
-func (s *Sums) sum(ctx context.Context, path string, anew bool) (string, stamp, error) {
+func (s *Sums) sum(ctx context.Context, path string) (string, stamp, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", stamp{}, unreadable(path, err)
@@ -160,17 +160,15 @@ func (s *Sums) sum(ctx context.Context, path string, anew bool) (string, stamp, 
 		return "", stamp{}, unreadable(path, &fs.PathError{Op: "stat", Path: path, Err: err})
 	}
 	key := stampOf(&st)
-	if !anew {
-		s.mu.Lock()
-		sum, ok := s.known[key]
-		s.mu.Unlock()
-		if ok {
-			s.hits.Add(1)
-			return sum, key, nil
-		}
+	s.mu.Lock()
+	sum, ok := s.known[key]
+	s.mu.Unlock()
+	if ok {
+		s.hits.Add(1)
+		return sum, key, nil
 	}
 	began := time.Now()
-	sum, err := hashFile(ctx, path, f, key)
+	sum, err = hashFile(ctx, path, f, key)
 	if err != nil {
 		return "", key, err
 	}
@@ -237,7 +235,7 @@ func (s *Sums) all(ctx context.Context, root string, files []string, workers int
 	for _, i := range order {
 		g.Go(func() error {
 			path := filepath.Join(root, files[i])
-			sum, st, err := s.sum(ctx, path, false)
+			sum, st, err := s.sum(ctx, path)
 			if err != nil {
 				return err
 			}
@@ -263,45 +261,4 @@ func blobName(path, sum string) error {
 		return nil
 	}
 	return &Refusal{Code: Corrupt, Path: path, Message: "the blob is named " + name + " and hashes to " + sum, Fix: "remove the blob and download it again"}
-}
-
-// Mismatch is a file that is not what a manifest says.
-type Mismatch struct {
-	Path     string
-	Expected string
-	Found    string
-}
-
-// Verify hashes every file of a manifest anew, past any cache, and lists what differs.
-func Verify(ctx context.Context, m matrix.Manifest, root string, workers int) ([]Mismatch, error) {
-	s := &Sums{known: map[stamp]string{}}
-	out := make([]Mismatch, len(m.Files))
-	g, ctx := errgroup.WithContext(ctx)
-	if workers <= 0 {
-		workers = maxWorkers
-	}
-	g.SetLimit(min(workers, maxWorkers))
-	for i, f := range m.Files {
-		g.Go(func() error {
-			want, ok := f.SHA256.Get()
-			if !ok {
-				return fmt.Errorf("manifest: %s has no sha256 to verify", f.Path)
-			}
-			got, _, err := s.sum(ctx, filepath.Join(root, f.Path), true)
-			if r, ok := errors.AsType[*Refusal](err); ok && r.Code == NotFound {
-				got, err = "no such file", nil
-			}
-			if err != nil {
-				return err
-			}
-			if got != want {
-				out[i] = Mismatch{f.Path, want, got}
-			}
-			return nil
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(out, func(m Mismatch) bool { return m == Mismatch{} }), nil
 }

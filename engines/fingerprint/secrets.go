@@ -141,12 +141,3 @@ func launchFacts(p *process) matrix.Facts {
 func isFlag(s string) bool {
 	return len(s) > 1 && s[0] == '-' && (s[1] < '0' || s[1] > '9')
 }
-
-// Launch returns argv and the allowed environment of a running process, without secrets.
-func Launch(proc string, pid int) (argv []string, env map[string]string, err error) {
-	p, err := readProcess(proc, pid)
-	if err != nil {
-		return nil, nil, err
-	}
-	return ScrubArgv(p.argv), ScrubEnv(p.env), nil
-}

@@ -91,16 +91,6 @@ func CatalogOf(formula string) ([]matrix.Metric, error) {
 	return out, nil
 }
 
-// Find returns one metric of broker/1.
-func Find(name string) (matrix.Metric, bool) {
-	for _, m := range Catalog() {
-		if m.Name == name {
-			return m, true
-		}
-	}
-	return matrix.Metric{}, false
-}
-
 // Formulas lists the formula sets, broker/1 first.
 func Formulas() []string {
 	out := make([]string, len(formulas))

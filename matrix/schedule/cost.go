@@ -29,20 +29,6 @@ func NewDesign(t, min int) (Design, error) {
 	return d, nil
 }
 
-// Superblocks says how many superblocks a run profile gives a group of t arms on its first grid (protocol §2.8).
-func Superblocks(profile string, t int) (int, error) {
-	switch profile {
-	case "quick":
-		return 2, nil
-	case "standard":
-		return matrix.MinBlocks / 2, nil
-	case "binding":
-		d, err := NewDesign(t, matrix.MinBlocks)
-		return d.RecommendedBlocks / 2, err
-	}
-	return 0, fmt.Errorf("unknown run profile %q: quick, standard or binding", profile)
-}
-
 // Cost counts the loads, legs and requests of all grids of a filled plan: the first with its superblocks, each further
 // one with the confirmation's. A lead-in runs every point with one repetition; warm-up requests are counted.
 func Cost(p matrix.Plan) matrix.Cost {

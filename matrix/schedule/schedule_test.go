@@ -92,11 +92,6 @@ func plan(groups ...int) matrix.Plan {
 	return p
 }
 
-func recommended(t int) int {
-	n, _ := schedule.Superblocks("binding", t)
-	return n
-}
-
 // §2.2: one group uses the plan's seed; several are seeded by the series generator in plan order. Next continues each.
 func TestFillAndNext(t *testing.T) {
 	one := plan(3)
@@ -138,6 +133,13 @@ func TestCostOfTheSeedMatrix(t *testing.T) {
 		first, again int
 	}{{[]int{3, 2}, 36, 24}, {[]int{3, 3, 2}, 57, 38}, {[]int{3, 2, 2}, 51, 34}, {[]int{2}, 15, 10}, {[]int{3}, 21, 14}, {[]int{4}, 36, 18}} {
 		p := plan(c.groups...)
+		recommended := func(arms int) int {
+			d, err := schedule.NewDesign(arms, matrix.MinBlocks)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d.RecommendedBlocks / 2
+		}
 		if err := schedule.Fill(&p, recommended); err != nil {
 			t.Fatal(err)
 		}
@@ -156,19 +158,6 @@ func TestCostOfTheSeedMatrix(t *testing.T) {
 	// 4 scored loads × 2 points, each (warm-up + 3 repetitions); one lead-in with one repetition.
 	if want := 4*(10+3*54) + 10 + 54; p.Cost.Requests != want || p.Cost.Legs != 8 || p.Cost.LeadIns != 1 {
 		t.Errorf("%+v, want %d requests", p.Cost, want)
-	}
-}
-
-func TestRunProfiles(t *testing.T) {
-	for profile, want := range map[string][]int{"quick": {2, 2, 2, 2}, "standard": {3, 3, 3, 3}, "binding": {3, 3, 4, 5}} {
-		for i, n := range want {
-			if got, err := schedule.Superblocks(profile, i+2); err != nil || got != n {
-				t.Errorf("%s, %d arms: %d (%v), want %d", profile, i+2, got, err, n)
-			}
-		}
-	}
-	if _, err := schedule.Superblocks("sprint", 2); err == nil {
-		t.Error("an unknown profile is accepted")
 	}
 }
 

@@ -26,8 +26,8 @@ type Profile struct {
 // a confirmation grid has 4 blocks (§2.4).
 var profiles = []Profile{
 	{Name: "quick", Superblocks: 2, Repetitions: 1, Levels: []int{1, 8}, MinRequests: 4, PerStream: 2, Grids: 1},
-	{Name: "standard", Superblocks: 3, Repetitions: 3, PerStream: 6, Grids: 1},
-	{Name: "binding", Superblocks: 0, Repetitions: 3, PerStream: 6, Grids: 2, DedicatedAA: true, Confirmation: 2},
+	{Name: "standard", Superblocks: matrix.MinBlocks / 2, Repetitions: 3, PerStream: 6, Grids: 1},
+	{Name: "binding", Superblocks: 0, Repetitions: 3, PerStream: 6, Grids: 2, DedicatedAA: true, Confirmation: matrix.ConfirmationSuperblocks},
 }
 
 // ProfileNames lists the run profiles, cheapest first.
