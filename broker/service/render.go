@@ -117,13 +117,8 @@ func Judge(r matrix.Report, require string) error {
 		return fail(CauseNotComparable, "", "no pair was comparable")
 	}
 	why := fmt.Sprintf("%s is %s (%s)", at.ID, at.Verdict, joinCodes(at.Codes()))
-	switch worst {
-	case matrix.NotComparable:
-		return fail(CauseNotComparable, "", "%s", why)
-	case matrix.Void:
-		return fail(CauseVoid, "", "%s", why)
-	case matrix.Withheld, matrix.NotReproduced:
-		return fail(CauseWithheld, "", "%s", why)
+	if c, fails := verdictCause(worst); fails {
+		return fail(c, "", "%s", why)
 	}
 	if r.State == StateInterrupted || r.State == StateAborted {
 		return fail(CauseInterrupted, "go on with: "+r.Next, "run %s did not come to its end", r.Run)

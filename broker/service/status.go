@@ -59,22 +59,17 @@ func causeRow(c Cause) CauseRow {
 	return Causes[len(Causes)-1]
 }
 
-// CauseOfReason is the cause that a cell fails with for a reason; none where its verdict passes.
-func CauseOfReason(r matrix.Reason) (Cause, bool, error) {
-	v, err := r.Verdict()
-	switch {
-	case err != nil:
-		return CauseInternal, true, err
-	case r == matrix.IdentityAssertFailed:
-		return CauseIdentity, true, nil
-	case v == matrix.NotComparable:
-		return CauseNotComparable, true, nil
-	case v == matrix.Void:
-		return CauseVoid, true, nil
-	case v == matrix.Withheld, v == matrix.NotReproduced:
-		return CauseWithheld, true, nil
+// verdictCause is the cause that a cell of a verdict fails with; none where the verdict passes, unless a level above it is required.
+func verdictCause(v matrix.Verdict) (Cause, bool) {
+	switch v {
+	case matrix.NotComparable:
+		return CauseNotComparable, true
+	case matrix.Void:
+		return CauseVoid, true
+	case matrix.Withheld, matrix.NotReproduced:
+		return CauseWithheld, true
 	}
-	return CauseRequire, false, nil // passes, unless a level above it is required
+	return "", false
 }
 
 // FieldError is one field of a request that cannot be used.

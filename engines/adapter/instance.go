@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -181,7 +182,7 @@ func (i *Instance) launch(ctx context.Context, v openai.Values, run *running, pr
 
 // attach describes a server that somebody else runs. Where it runs on this machine, the owner of the listening socket is
 // the arm, whatever started it.
-func (i *Instance) attach(ctx context.Context, _ openai.Values, run *running, progress func(matrix.Progress)) (matrix.Ready, error) {
+func (i *Instance) attach(ctx context.Context, v openai.Values, run *running, progress func(matrix.Progress)) (matrix.Ready, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, min(run.Request.ReadyLimit, attachLimit), errors.New("the attached server generated nothing"))
 	defer cancel()
 	ready, err := i.ready(ctx, run, time.Now(), progress)
@@ -190,6 +191,15 @@ func (i *Instance) attach(ctx context.Context, _ openai.Values, run *running, pr
 	}
 	if err != nil {
 		return ready, &matrix.StartFailure{Code: process.CodeNotReady, Phase: "generate", Message: run.Client.Base + ": " + err.Error()}
+	}
+	var tool []string
+	if i.adapter.Images != nil {
+		tool = strings.Fields(v.Text("runtime"))
+	}
+	for _, p := range ready.Processes {
+		if _, err := process.InContainer(ctx, tool, p.PID); err != nil {
+			return ready, &matrix.StartFailure{Code: process.CodeRestarts, Message: run.Client.Base + ": " + err.Error(), Fix: "start it with --restart=no"}
+		}
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()

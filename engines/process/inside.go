@@ -151,20 +151,31 @@ func Sum(p matrix.Process) (string, error) {
 }
 
 // InContainer refuses a server that somebody else started in a container which comes back when it dies: what answers after a
-// crash would be another server under the same name (bugs.md N04).
+// crash would be another server under the same name (bugs.md N04). tool is a container tool; without one, the one that is in
+// PATH. The policy of a container that the tool does not know stays unknown.
 func InContainer(ctx context.Context, tool []string, pid int) (id string, err error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
 	if err != nil {
 		return "", err
 	}
-	if id = containerID.FindString(string(b)); id == "" || len(tool) == 0 {
+	id = containerID.FindString(string(b))
+	if tool = containerTool(tool); id == "" || len(tool) == 0 {
 		return id, nil
 	}
-	x, err := (&contained{Container: Container{Tool: tool}, known: id}).inspect(ctx)
-	if err == nil && x.restarts() {
-		err = fmt.Errorf("process %d runs in container %.12s with restart policy %s: a server that comes back by itself is not the one that was described; start it with --restart=no", pid, id, x.HostConfig.RestartPolicy.Name)
+	if x, unknown := (&contained{Container: Container{Tool: tool}, known: id}).inspect(ctx); unknown == nil && x.restarts() {
+		err = fmt.Errorf("process %d runs in container %.12s with restart policy %s: a server that comes back by itself is not the one that was described", pid, id, x.HostConfig.RestartPolicy.Name)
 	}
 	return id, err
+}
+
+// containerTool is the tool that is named, else the one in PATH, else none.
+func containerTool(named []string) []string {
+	for _, name := range []string{"podman", "docker"} {
+		if _, err := exec.LookPath(name); err == nil && len(named) == 0 {
+			named = []string{name}
+		}
+	}
+	return named
 }
 
 var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
@@ -184,15 +195,10 @@ func NewContainer(get func(string) string, forms ...[]string) (*Container, []eng
 	if get("image") == "" {
 		return nil, nil
 	}
-	c := &Container{Tool: strings.Fields(get("runtime")), Image: get("image"), Forms: forms, User: get("user"), GPU: get("gpu")}
+	c := &Container{Tool: containerTool(strings.Fields(get("runtime"))), Image: get("image"), Forms: forms, User: get("user"), GPU: get("gpu")}
 	for _, o := range strings.Split(get("run_args"), ",") {
 		if o = strings.TrimSpace(o); o != "" {
 			c.Options = append(c.Options, o)
-		}
-	}
-	for _, name := range []string{"podman", "docker"} {
-		if _, err := exec.LookPath(name); err == nil && len(c.Tool) == 0 {
-			c.Tool = []string{name}
 		}
 	}
 	if err := c.check(); err != nil {

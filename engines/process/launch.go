@@ -22,6 +22,7 @@ const (
 	CodeLaunch          = "launch" // the program could not be executed, its log or state file not be written
 	CodeLeftover        = "leftover"
 	CodeBusy            = "busy"
+	CodeRestarts        = "restarts" // an attached server that comes back by itself
 )
 
 // Start is one start of a server, as every adapter does it.
