@@ -33,22 +33,7 @@ arm whose last gate failed are CANARY_FAILED. Exit 11 where a gate is not passed
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				if err := a.json(list); err != nil {
-					return err
-				}
-			}
-			failed := false
-			for _, g := range list {
-				failed = failed || !g.OK()
-				if !asJSON {
-					a.gate(g)
-				}
-			}
-			if failed {
-				return exit(ExitDiffers)
-			}
-			return nil
+			return checked(a, list, asJSON, a.gate)
 		},
 		ValidArgsFunction: a.completeLabels,
 	}

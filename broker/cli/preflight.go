@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,22 +38,7 @@ configuration. Naming an artifact with --quant tries it whatever the catalog say
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				if err := a.json(list); err != nil {
-					return err
-				}
-			}
-			failed := false
-			for _, p := range list {
-				failed = failed || !p.OK()
-				if !asJSON {
-					a.preflight(p)
-				}
-			}
-			if failed {
-				return exit(ExitDiffers)
-			}
-			return nil
+			return checked(a, list, asJSON, a.preflight)
 		},
 		ValidArgsFunction: a.completeLabels,
 	}
@@ -60,6 +46,23 @@ configuration. Naming an artifact with --quant tries it whatever the catalog say
 	c.Flags().StringVar(&q.Quant, "quant", "", "artifact id or quantization to open (default: all that the instance says it opens)")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the records as JSON")
 	return c
+}
+
+// checked prints records of a check and fails where one of them does.
+func checked[T interface{ OK() bool }](a *app, list []T, asJSON bool, show func(T)) error {
+	if asJSON {
+		if err := a.json(list); err != nil {
+			return err
+		}
+	} else {
+		for _, x := range list {
+			show(x)
+		}
+	}
+	if slices.ContainsFunc(list, func(x T) bool { return !x.OK() }) {
+		return exit(ExitDiffers)
+	}
+	return nil
 }
 
 func (a *app) preflight(p service.Preflight) {

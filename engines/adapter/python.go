@@ -250,3 +250,16 @@ func ParseHelp(help string) map[string]bool {
 	}
 	return known
 }
+
+// DtypeName is a torch dtype without its package, and by one name: half is float16, float is float32, bf16 is bfloat16.
+func DtypeName(s string) string {
+	switch s = strings.TrimPrefix(s, "torch."); s {
+	case "half":
+		return "float16"
+	case "float":
+		return "float32"
+	case "bf16":
+		return "bfloat16"
+	}
+	return s
+}

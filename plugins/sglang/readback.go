@@ -110,19 +110,6 @@ func parseServerInfo(b []byte) (serverInfo, error) {
 	return i, nil
 }
 
-// dtypeName is a dtype without its package, and by one name: half is float16, float is float32.
-func dtypeName(s string) string {
-	switch s = strings.TrimPrefix(s, "torch."); s {
-	case "half":
-		return "float16"
-	case "float":
-		return "float32"
-	case "bf16":
-		return "bfloat16"
-	}
-	return s
-}
-
 // facts are the answers as facts. What the log says of the load (logged) stands before them where it knows better.
 func (s state) facts() matrix.Facts {
 	const where = "/server_info "
@@ -152,13 +139,13 @@ func (s state) facts() matrix.Facts {
 	if i.Graphs.Decode.Backend != "" {
 		facts = append(facts, adapter.Seen(fingerprint.FactConfig+"cuda_graph", "decode "+i.Graphs.Decode.Backend+", prefill "+i.Graphs.Prefill.Backend, where+"cuda_graph_config"))
 	}
-	if d := dtypeName(i.Dtype); d != "" && d != "auto" {
+	if d := adapter.DtypeName(i.Dtype); d != "" && d != "auto" {
 		facts = append(facts, adapter.Seen(matrix.FactComputeDtype, d, where+"dtype"))
 		if i.Quantization == "" {
 			facts = append(facts, adapter.Seen(matrix.FactActivationDtype, d, where+"dtype of an unquantized model"))
 		}
 	}
-	if d := dtypeName(i.KVDtype); d != "" && d != "auto" {
+	if d := adapter.DtypeName(i.KVDtype); d != "" && d != "auto" {
 		facts = append(facts, adapter.Seen(matrix.FactKVDtype, d, where+"kv_cache_dtype"))
 	}
 	if i.FP4 != "" && i.Quantization != "" {
@@ -197,7 +184,7 @@ func (s state) compare(r matrix.StartRequest) error {
 	case g.ContextTokens < r.Limits.ContextTokens || g.Concurrency < r.Limits.Concurrency || g.KVTokens < r.Limits.KVTokens:
 		return fail("limits", "raise mem_fraction_static, or lower the workload", "asked for %d tokens per request, %d requests at once and %d KV tokens, granted %d, %d and %d (/server_info)",
 			r.Limits.ContextTokens, r.Limits.Concurrency, r.Limits.KVTokens, g.ContextTokens, g.Concurrency, g.KVTokens)
-	case r.ComputeDtype != "" && dtypeName(i.Dtype) != dtypeName(r.ComputeDtype):
+	case r.ComputeDtype != "" && adapter.DtypeName(i.Dtype) != adapter.DtypeName(r.ComputeDtype):
 		return fail("compute_dtype", "", "asked for the compute dtype %s, it computes in %s (/server_info)", r.ComputeDtype, i.Dtype)
 	case !i.NoRadix.Or(false):
 		return fail("prefix_cache", "", "the radix cache is on, or it is not said that it is off (/server_info)")

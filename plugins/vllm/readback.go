@@ -126,17 +126,6 @@ func parseServerInfo(b []byte) (serverInfo, error) {
 	return i, nil
 }
 
-// dtypeName is a dtype without its package, and by one name: half is float16, float is float32.
-func dtypeName(s string) string {
-	switch s = strings.TrimPrefix(s, "torch."); s {
-	case "half":
-		return "float16"
-	case "float":
-		return "float32"
-	}
-	return s
-}
-
 // facts are the answers as facts. An auto KV cache is the model's dtype; where the checkpoint declares another, vLLM replaces
 // auto with it.
 func (s state) facts() matrix.Facts {
@@ -151,12 +140,12 @@ func (s state) facts() matrix.Facts {
 		return facts
 	}
 	c := i.Config
-	dtype, quantization := dtypeName(c.Model.Dtype), c.Model.Quantization
+	dtype, quantization := adapter.DtypeName(c.Model.Dtype), c.Model.Quantization
 	if quantization == "" {
 		quantization = "none"
 		facts = append(facts, adapter.Seen(matrix.FactActivationDtype, dtype, where+"model_config.dtype of an unquantized model"))
 	}
-	kv := adapter.Seen(matrix.FactKVDtype, dtypeName(c.Cache.Dtype), where+"cache_config.cache_dtype")
+	kv := adapter.Seen(matrix.FactKVDtype, adapter.DtypeName(c.Cache.Dtype), where+"cache_config.cache_dtype")
 	if c.Cache.Dtype == "auto" {
 		kv.Value, kv.Where = dtype, kv.Where+" auto: the model's dtype"
 	}
@@ -207,7 +196,7 @@ func (s state) compare(r matrix.StartRequest, w weights) error {
 		return fail("limits", "raise gpu_memory_utilization or kv_cache_space, or lower the workload", "asked for %d tokens per request, %d requests at once and %d KV tokens, granted %d, %d and %d (/server_info)",
 			r.Limits.ContextTokens, r.Limits.Concurrency, r.Limits.KVTokens, g.ContextTokens, g.Concurrency, g.KVTokens)
 	}
-	if got := dtypeName(i.Config.Model.Dtype); r.ComputeDtype != "" && got != dtypeName(r.ComputeDtype) {
+	if got := adapter.DtypeName(i.Config.Model.Dtype); r.ComputeDtype != "" && got != adapter.DtypeName(r.ComputeDtype) {
 		return fail("compute_dtype", "", "asked for the compute dtype %s, it computes in %s (/server_info)", r.ComputeDtype, got)
 	}
 	if i.Config.Cache.Prefix.Or(true) {
