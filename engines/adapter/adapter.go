@@ -42,9 +42,11 @@ type Adapter struct {
 	// stay mapped and are looked for whenever the server is asked.
 	Streams bool
 	Exact   map[string]any // body fields of a preflight's request: no early end, and the ids where the engine gives them
-	// Images are the commands that start the server in an image, for images whose entrypoint is something else; nil: the
-	// schema lacks process.ContainerSettings, and the engine is started from an installation only.
+	// Images are the commands that start the server in an image: the first where the entrypoint is something else, the others
+	// to know an entrypoint by. The schema holds process.ContainerSettings. Nil: from an installation only.
 	Images [][]string
+	// Inside adds to the description of an image what only its inside tells; nil: nothing.
+	Inside func(ctx context.Context, image *process.Container, d *matrix.Description) error
 	Made   []string // facts that say what the engine made of the file; a name ending in a dot takes those below it
 
 	// Describe says what is on disk, in milliseconds. Description comes with Kind, Capabilities, Refuses and the schema;

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"enginebroker/engines/openai"
+	"enginebroker/engines/process"
 	"enginebroker/matrix"
 )
 
@@ -110,9 +112,10 @@ func Executable(path string) bool {
 // busy cores. It is read once per build.
 type Help struct {
 	Command []string
-	Env     []string // beside PATH and HOME
-	Key     string   // of the build
-	Must    string   // a flag that every build has; without it the text is no help
+	Image   *process.Container // Command are then the arguments of its server; nil: an installation
+	Env     map[string]string  // beside PATH and HOME
+	Key     string             // of the build
+	Must    string             // a flag that every build has; without it the text is no help
 }
 
 const helpLimit = 3 * time.Minute
@@ -120,6 +123,9 @@ const helpLimit = 3 * time.Minute
 // Read returns the flags that the build knows, kept in the cache directory where there is one.
 func (h Help) Read(ctx context.Context, cacheDir string) (Build, error) {
 	b := Build{Help: strings.Join(h.Command, " ")}
+	if h.Image != nil {
+		b.Help += " in image " + h.Image.Image
+	}
 	path := filepath.Join(cacheDir, "help-"+h.Key[:16]+".txt")
 	if cacheDir != "" {
 		if text, err := os.ReadFile(path); err == nil {
@@ -130,11 +136,8 @@ func (h Help) Read(ctx context.Context, cacheDir string) (Build, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, helpLimit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, h.Command[0], h.Command[1:]...)
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "HF_HUB_OFFLINE=1", "COLUMNS=200"}, h.Env...)
-	cmd.Dir, cmd.WaitDelay = os.TempDir(), time.Second
-	out, err := cmd.CombinedOutput()
-	b.Known = ParseHelp(string(out))
+	out, err := h.ask(ctx)
+	b.Known = ParseHelp(out)
 	if err == nil && !b.Known[h.Must] {
 		err = errors.New("no list of flags, as it lacks " + h.Must)
 	}
@@ -142,12 +145,29 @@ func (h Help) Read(ctx context.Context, cacheDir string) (Build, error) {
 	case ctx.Err() != nil:
 		return b, fmt.Errorf("%s: %w", b.Help, context.Cause(ctx))
 	case err != nil:
-		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+		lines := strings.Split(strings.TrimSpace(out), "\n")
 		return b, fmt.Errorf("%s: %w: %s", b.Help, err, lines[len(lines)-1])
 	case cacheDir != "":
-		if err := errors.Join(os.MkdirAll(cacheDir, 0o755), os.WriteFile(path, out, 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll(cacheDir, 0o755), os.WriteFile(path, []byte(out), 0o644)); err != nil {
 			return b, fmt.Errorf("cache directory: %w", err)
 		}
 	}
 	return b, nil
+}
+
+func (h Help) ask(ctx context.Context) (string, error) {
+	env := map[string]string{"HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+	maps.Copy(env, h.Env)
+	if h.Image != nil {
+		maps.Copy(env, imageUser("/tmp"))
+		return h.Image.Help(ctx, env, h.Command...)
+	}
+	env["PATH"], env["HOME"] = os.Getenv("PATH"), os.Getenv("HOME")
+	cmd := exec.CommandContext(ctx, h.Command[0], h.Command[1:]...)
+	for name, value := range env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	cmd.Dir, cmd.WaitDelay = os.TempDir(), time.Second
+	out, err := cmd.CombinedOutput()
+	return string(out), err
 }

@@ -72,9 +72,16 @@ func (i *Instance) Describe(ctx context.Context) (matrix.Description, error) {
 			return d, nil
 		}
 		d.Installed, d.Identity = true, append(matrix.Facts{Said(matrix.FactEngine, a.Kind, "setting plugin")}, facts...)
-		return d, nil
+		if a.Inside != nil {
+			err = a.Inside(ctx, c, &d)
+		}
+		return found(d, err)
 	}
-	err := a.Describe(ctx, v, i.sums.Sum, &d)
+	return found(d, a.Describe(ctx, v, i.sums.Sum, &d))
+}
+
+// found turns the reason why an engine is not installed into the answer that it is not.
+func found(d matrix.Description, err error) (matrix.Description, error) {
 	if x, ok := errors.AsType[*NotInstalled](err); ok {
 		d.Installed, d.LookedFor = false, append(x.Looked, x.Error())
 		return d, nil
@@ -121,14 +128,13 @@ func (i *Instance) Start(ctx context.Context, r matrix.StartRequest, progress fu
 	} else {
 		s.Client = openai.New("http://"+net.JoinHostPort(r.Host, strconv.Itoa(r.Port)), nil)
 	}
-	if c, _ := i.image(v); c != nil && !s.attached {
-		var err error
-		if c.Mounts, err = process.Mounts(r); err != nil {
-			return matrix.Ready{}, launchFailure(err)
-		}
-		s.Image = c
+	if !s.attached {
+		s.Image, _ = i.image(v)
 	}
 	session, err := i.adapter.Prepare(ctx, v, s)
+	if err == nil && s.Image != nil {
+		s.Image.Mounts, err = process.Mounts(r)
+	}
 	if err != nil {
 		s.Client.Close()
 		return matrix.Ready{}, launchFailure(err)

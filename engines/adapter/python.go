@@ -3,6 +3,8 @@ package adapter
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -11,8 +13,11 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"enginebroker/engines/fingerprint"
+	"enginebroker/engines/process"
 	"enginebroker/matrix"
 )
 
@@ -35,8 +40,10 @@ type Python struct {
 	Site        string            // the package directory that holds the engine's metadata
 	Dists       map[string]string // installed distributions: version by normalized name
 	Looked      []string
+	Image       *process.Container // that holds the environment, and then the paths are those inside; nil: this machine
 
 	place Place
+	id    string // of the image
 }
 
 // Find finds the environment: by the path of its program or its directory where one is set, else by the variable, the PATH
@@ -143,7 +150,7 @@ func interpreter(program string) string {
 // sites lists the package directories below a prefix.
 func sites(prefix string) []string {
 	var list []string
-	for _, p := range []string{"lib/python3*/site-packages", "lib/python3*/dist-packages", "lib/python3/dist-packages"} {
+	for _, p := range []string{"lib/python3*/site-packages", "lib/python3*/dist-packages", "local/lib/python3*/dist-packages", "lib/python3/dist-packages"} {
 		hits, _ := filepath.Glob(filepath.Join(prefix, p)) // a fixed pattern cannot be malformed
 		for _, h := range hits {
 			if !slices.Contains(list, h) {
@@ -164,7 +171,7 @@ func distributions(site string) map[string]string {
 	for _, e := range entries {
 		base, ok := strings.CutSuffix(e.Name(), ".dist-info")
 		if name, version, dash := strings.Cut(base, "-"); ok && dash {
-			list[strings.ToLower(strings.NewReplacer("_", "-", ".", "-").Replace(name))] = version
+			list[distName(name)] = version
 		}
 	}
 	return list
@@ -185,11 +192,36 @@ func (in Python) Version() (version, where string) {
 	return "", ""
 }
 
+// Key identifies the build on disk: by the id of the image, else as the engine's own digest does.
+func (in Python) Key(digest func() (string, error)) (string, error) {
+	if in.Image != nil {
+		return strings.TrimPrefix(in.id, "sha256:"), nil
+	}
+	return digest()
+}
+
+// Launch is the program that is launched on this machine; none where it comes from an image.
+func (in Python) Launch() string {
+	if in.Image != nil {
+		return ""
+	}
+	return in.Program
+}
+
 // OnDisk is the identity of an environment before anything runs; key identifies the build, which is read from where. A
 // recorded install that does not run is a *NotInstalled beside the facts.
 func (in Python) OnDisk(ctx context.Context, kind, key, where string, sum fingerprint.Sum) (matrix.Facts, error) {
 	version, recorded := in.Version()
-	facts := matrix.Facts{Said(matrix.FactEngine, kind, in.Program), Said(matrix.FactVersion, version, recorded)}
+	facts := matrix.Facts{Said(matrix.FactVersion, version, recorded)}
+	if in.Image != nil { // its id tells the build, and what runs is read from the running processes
+		for _, name := range slices.Sorted(maps.Keys(in.Dists)) {
+			if fingerprint.Tracked(name) {
+				facts = append(facts, Said(fingerprint.FactPackage+name, in.Dists[name], "python3 of the image"))
+			}
+		}
+		return facts, nil
+	}
+	facts = append(facts, Said(matrix.FactEngine, kind, in.Program))
 	static, err := fingerprint.Static(ctx, in.Program, sum)
 	if err != nil {
 		return nil, err
@@ -224,9 +256,14 @@ func OwnPythonEnv(more map[string]string) map[string]string {
 // Env is what the server gets beside the inherited allow-list: no network, no telemetry, and compile caches of this build
 // (key) alone. caches are directories that this engine compiles into beside the usual ones, by the variable that names each.
 func (in Python) Env(cacheDir, key string, caches map[string]string) (map[string]string, error) {
-	env := map[string]string{
-		"VIRTUAL_ENV": in.Prefix, "PATH": filepath.Dir(in.Interpreter) + ":" + os.Getenv("PATH"),
-		"DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1",
+	env := map[string]string{"DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+	if in.Image == nil {
+		env["VIRTUAL_ENV"], env["PATH"] = in.Prefix, filepath.Dir(in.Interpreter)+":"+os.Getenv("PATH")
+	} else {
+		maps.Copy(env, imageUser(filepath.Join(cacheDir, "home-"+key[:16])))
+		if err := os.MkdirAll(env["HOME"], 0o755); err != nil {
+			return nil, fmt.Errorf("home in the container: %w", err)
+		}
 	}
 	all := maps.Clone(compileCaches)
 	maps.Copy(all, caches)
@@ -237,6 +274,84 @@ func (in Python) Env(cacheDir, key string, caches map[string]string) (map[string
 		}
 	}
 	return env, nil
+}
+
+// imageUser is what a Python engine needs where it runs as a user that the image does not know: without a name for it torch
+// does not start, and what lies in an image stays as it is.
+func imageUser(home string) map[string]string {
+	return map[string]string{"HOME": home, "USER": "broker", "PYTHONDONTWRITEBYTECODE": "1"}
+}
+
+// listDists lists an interpreter's distributions as JSON, the way imports find them.
+const listDists = `import importlib.metadata as m, json, sys
+print(json.dumps({"interpreter": sys.executable, "prefix": sys.prefix,
+  "dists": [[d.metadata["Name"], d.version, str(d.locate_file(""))] for d in m.distributions()]}))`
+
+// insideLimit bounds the start of a container of 20 GB that lists its packages.
+const insideLimit = time.Minute
+
+// insides holds what was found in an image, by its id and what was looked for: an image does not change under its id.
+var insides sync.Map
+
+// Inside reads the environment of an image by its own python3. The error is a *NotInstalled.
+func (p Place) Inside(ctx context.Context, image *process.Container) (Python, error) {
+	id, err := image.ID(ctx)
+	in := Python{Image: image, place: p, id: id, Looked: []string{image.Image}}
+	if err != nil {
+		return in, in.no("%v", err)
+	}
+	if known, ok := insides.Load(p.Engine + id); ok {
+		found := known.(Python)
+		found.Image = image
+		return found, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, insideLimit)
+	defer cancel()
+	out, err := image.Program(ctx, "python3", "-I", "-c", listDists)
+	if err != nil {
+		return in, in.no("the image's python3 does not list its packages: %v", err)
+	}
+	if err := in.listed(out); err != nil {
+		return in, in.no("the image's python3 does not list its packages: %v", err)
+	}
+	if !slices.ContainsFunc(p.Dists, func(d string) bool { return in.Dists[d] != "" }) {
+		return in, in.no("the image's python3 has no distribution %s among its %d", p.Dists[0], len(in.Dists))
+	}
+	insides.Store(p.Engine+id, in)
+	return in, nil
+}
+
+// listed takes the answer of listDists, which stands in the last line: entrypoints and site hooks print before it. Of two
+// distributions of one name the first is imported.
+func (in *Python) listed(out string) error {
+	out = strings.TrimSpace(out)
+	var list struct {
+		Interpreter, Prefix string
+		Dists               [][3]string
+	}
+	if err := json.Unmarshal([]byte(out[strings.LastIndexByte(out, '\n')+1:]), &list); err != nil {
+		return err
+	}
+	if list.Interpreter == "" || len(list.Dists) == 0 {
+		return errors.New("it names no interpreter, or no distribution")
+	}
+	in.Program, in.Interpreter, in.Prefix, in.Dists = list.Interpreter, list.Interpreter, list.Prefix, map[string]string{}
+	for _, d := range list.Dists {
+		name := distName(d[0])
+		if in.Dists[name] != "" {
+			continue
+		}
+		in.Dists[name] = d[1]
+		if slices.Contains(in.place.Dists, name) && in.Site == "" {
+			in.Site = d[2]
+		}
+	}
+	return nil
+}
+
+// distName is a distribution's name by one spelling (PEP 503).
+func distName(s string) string {
+	return strings.ToLower(strings.NewReplacer("_", "-", ".", "-").Replace(s))
 }
 
 // flagName matches an option where argparse prints one: at the start of a line's entry, after a comma or a bracket.

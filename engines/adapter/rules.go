@@ -16,6 +16,7 @@ type Rules struct {
 	Schema    []matrix.Setting
 	Forbidden map[string]string // arguments that would make the arm something else than it is recorded as: why, by prefix
 	Own       []string          // flags that the adapter sets itself, by every spelling
+	Places    []string          // settings that name an installation, which an image takes the place of
 	OwnEnv    map[string]string // variables that the adapter sets itself, or that must stay unset, with the reason
 	// More calls add for each fault that only this engine has; clean says that there is no other. Nil: no more.
 	More func(v openai.Values, clean bool, add func(field, message, fix string))
@@ -49,6 +50,11 @@ func (r Rules) Check(s engines.Settings) []engines.FieldError {
 	if u := s["attach"]; u != "" {
 		if msg := openai.CheckURL(u); msg != "" {
 			add("attach", msg, "")
+		}
+	}
+	for _, name := range r.Places {
+		if s["image"] != "" && s[name] != "" {
+			add(name, "image and "+name+" are both given", "name one installation")
 		}
 	}
 	for _, a := range v.List("extra_args") {

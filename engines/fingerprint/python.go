@@ -18,6 +18,9 @@ import (
 // tracked distributions are recorded one by one; all others are in the digest of the whole list.
 var tracked = regexp.MustCompile(`^(vllm(-.*)?|torch|triton|flashinfer.*|nvidia-.*|sglang|sgl-kernel|sglang-kernel|transformers|tokenizers|safetensors|compressed-tensors|xgrammar|tilelang|tvm-ffi|apache-tvm-ffi|nvidia-cutlass-dsl|numpy)$`)
 
+// Tracked tells the distributions that are recorded one by one, by their normalized names.
+func Tracked(name string) bool { return tracked.MatchString(name) }
+
 var pythonName = regexp.MustCompile(`^(python|pypy)(\d+(\.\d+)?t?)?$`)
 
 // distribution is one installed package, from the name of its dist-info directory.
@@ -91,10 +94,13 @@ func (p *process) sites(prefix string) []string {
 		}
 	}
 	for _, dir := range []string{prefix, filepath.Dir(filepath.Dir(p.program))} {
-		if len(found) > 0 || dir == "" {
+		if len(found) > 0 {
 			break
 		}
-		for _, pattern := range []string{"lib/python3*/site-packages", "lib64/python3*/site-packages", "lib/python3/dist-packages"} {
+		if dir == "" { // no environment of its own
+			continue
+		}
+		for _, pattern := range []string{"lib/python3*/site-packages", "lib64/python3*/site-packages", "local/lib/python3*/dist-packages", "lib/python3/dist-packages"} {
 			hits, _ := filepath.Glob(filepath.Join(p.inside(dir), pattern)) // a fixed pattern cannot be malformed
 			for _, h := range hits {
 				rel, err := filepath.Rel(p.inside(dir), h)

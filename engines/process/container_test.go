@@ -31,7 +31,7 @@ func TestContainerCommand(t *testing.T) {
 	img := image{ID: someDigest, Entrypoint: []string{"vllm", "serve"}}
 	common := []string{"run", "--pull=never", "--restart=no", "--network=host", "--sig-proxy=false", "--log-driver=none", "--name=broker-0001-g0-b",
 		"--label=enginebroker.load=0001-g0 b", "--cidfile=/x/cid", "--user=1000:1000"}
-	rest := []string{"--mount=type=bind,source=/weights,target=/weights,readonly", "--mount=type=bind,source=/cache,target=/cache",
+	rest := []string{"--mount=type=bind,source=/weights,target=/weights,readonly", "--mount=type=bind,source=/disk/blobs,target=/blobs,readonly", "--mount=type=bind,source=/cache,target=/cache",
 		"--env=BROKER_LOAD_ID", "--env=HOME=/cache", "--env=VLLM_API_KEY", "--ipc=host", someDigest, "--port", "8000"}
 	for name, c := range map[string]struct {
 		tool []string
@@ -44,7 +44,7 @@ func TestContainerCommand(t *testing.T) {
 		"podman and GPU": {[]string{"podman"}, "all", slices.Concat([]string{"podman"}, common, []string{"--device=nvidia.com/gpu=all"}, rest)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := Container{Tool: c.tool, Image: someDigest, Forms: [][]string{{"vllm", "serve"}}, Mounts: []Mount{{Path: "/weights"}, {Path: "/cache", Write: true}},
+			k := Container{Tool: c.tool, Image: someDigest, Forms: [][]string{{"vllm", "serve"}}, Mounts: []Mount{{Path: "/weights"}, {Path: "/blobs", From: "/disk/blobs"}, {Path: "/cache", Write: true}},
 				User: "1000:1000", GPU: c.gpu, Options: []string{"--ipc=host"}}
 			argv, env := k.command(s, img, "/x/cid")
 			if d := cmp.Diff(c.want, argv); d != "" {
@@ -118,26 +118,61 @@ func TestContainerSettings(t *testing.T) {
 	}
 }
 
-// A snapshot of a Hugging Face cache is links into the folder of blobs beside it.
+// A snapshot of a Hugging Face cache is links into the folder of blobs beside it. Where the cache itself is reached through a
+// link, the links lead elsewhere inside than here.
 func TestWeightMounts(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	snap := filepath.Join(dir, "snapshots/rev")
-	for _, d := range []string{snap, filepath.Join(dir, "blobs")} {
-		if err := os.MkdirAll(d, 0o755); err != nil {
+	at := func(p string) string { return filepath.Join(dir, p) }
+	for _, d := range []string{"disk/hub/snapshots/rev", "disk/hub/blobs", "other", "loop"} {
+		if err := os.MkdirAll(at(d), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, err := range []error{os.WriteFile(filepath.Join(dir, "blobs/b1"), nil, 0o644), os.WriteFile(filepath.Join(snap, "own"), nil, 0o644), os.Symlink("../../blobs/b1", filepath.Join(snap, "model.safetensors"))} {
-		if err != nil {
-			t.Fatal(err)
+	if err := errors.Join(os.WriteFile(at("disk/hub/blobs/b1"), nil, 0o644), os.WriteFile(at("disk/hub/snapshots/rev/own"), nil, 0o644), os.WriteFile(at("other/b2"), nil, 0o644),
+		os.Symlink("../../blobs/b1", at("disk/hub/snapshots/rev/model.gguf")), os.Symlink(at("disk"), at("home")), os.Symlink("disk/hub/snapshots", at("short")),
+		os.Symlink("b", at("loop/a")), os.Symlink("a", at("loop/b"))); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		root string
+		want []Mount
+	}{
+		"a snapshot":           {"disk/hub/snapshots/rev", []Mount{{Path: at("disk/hub/snapshots/rev")}, {Path: at("disk/hub/blobs")}}},
+		"of a linked cache":    {"home/hub/snapshots/rev", []Mount{{Path: at("home/hub/snapshots/rev")}, {Path: at("home/hub/blobs"), From: at("disk/hub/blobs")}}},
+		"of a linked folder":   {"short/rev", []Mount{{Path: at("short/rev")}, {Path: at("blobs"), From: at("disk/hub/blobs")}}},
+		"one file of it":       {"disk/hub/snapshots/rev/model.gguf", []Mount{{Path: at("disk/hub/snapshots/rev")}, {Path: at("disk/hub/blobs")}}},
+		"a file without links": {"other/b2", []Mount{{Path: at("other")}}},
+		"a link to a folder":   {"short", []Mount{{Path: at("short")}, {Path: at("blobs"), From: at("disk/hub/blobs")}}},
+	} {
+		if got, err := WeightMounts(at(c.root)); err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v %v, want %v", name, got, err, c.want)
 		}
 	}
-	got, err := WeightMounts(snap)
-	if want := []Mount{{Path: snap}, {Path: filepath.Join(dir, "blobs")}}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("%v %v", got, err)
+	for _, bad := range []string{"loop", "loop/a", "nowhere"} {
+		if got, err := WeightMounts(at(bad)); err == nil {
+			t.Errorf("%s: %v", bad, got)
+		}
+	}
+}
+
+// What a load reads is mounted read-only: its weights, and the model of its drafter. What it compiles is written.
+func TestMounts(t *testing.T) {
+	weights, drafter := t.TempDir(), t.TempDir()
+	r := matrix.StartRequest{Artifact: matrix.Artifact{Path: weights}, CacheDir: "/cache"}
+	for drafted, want := range map[string][]Mount{
+		"":                        {{Path: weights}, {Path: "/cache", Write: true}},
+		"mtp":                     {{Path: weights}, {Path: "/cache", Write: true}},
+		drafter:                   {{Path: weights}, {Path: drafter}, {Path: "/cache", Write: true}},
+		"eagle3:" + drafter:       {{Path: weights}, {Path: drafter}, {Path: "/cache", Write: true}},
+		"draft-simple:" + weights: {{Path: weights}, {Path: "/cache", Write: true}},
+	} {
+		r.Policy.Drafter = drafted
+		if got, err := Mounts(r); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%q: %v %v", drafted, got, err)
+		}
 	}
 }
 

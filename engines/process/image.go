@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,6 +14,8 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"enginebroker/matrix"
 )
@@ -37,9 +40,15 @@ func (c Container) ask(ctx context.Context, args ...string) (string, error) {
 	cmd.Stderr = &errOut
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("%s: %w: %.300s", strings.Join(argv, " "), err, strings.TrimSpace(errOut.String()))
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, end(errOut.String()))
 	}
 	return strings.TrimSpace(string(out)), nil
+}
+
+// end is the end of an output, where tools and tracebacks say what went wrong.
+func end(out string) string {
+	out = strings.TrimSpace(out)
+	return out[max(0, len(out)-300):]
 }
 
 // image inspects the image as it lies on this machine; nothing is ever pulled.
@@ -95,15 +104,20 @@ func (i image) digest(asked string) string {
 // CUDA's forward compatibility there (bugs.md N03). Where the entrypoint ends in the server's own command, the arguments
 // follow it; before any other one, and without one, the command comes first. The image's Cmd is replaced in any case.
 func arguments(entrypoint []string, forms [][]string, args []string) []string {
-	for _, form := range forms {
-		if n := len(entrypoint) - len(form); n >= 0 && slices.EqualFunc(entrypoint[n:], form, func(a, b string) bool { return path.Base(a) == path.Base(b) }) {
-			return args
-		}
-	}
-	if len(forms) == 0 {
+	if len(forms) == 0 || entryForm(entrypoint, forms) != nil {
 		return args
 	}
 	return append(slices.Clone(forms[0]), args...)
+}
+
+// entryForm is the form that an entrypoint ends in, or nil.
+func entryForm(entrypoint []string, forms [][]string) []string {
+	for _, form := range forms {
+		if n := len(entrypoint) - len(form); n >= 0 && slices.EqualFunc(entrypoint[n:], form, func(a, b string) bool { return path.Base(a) == path.Base(b) }) {
+			return form
+		}
+	}
+	return nil
 }
 
 // LoadLabel is the label that names the load of a container, so that a later start finds it.
@@ -116,16 +130,10 @@ var ownVariables = []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "DOCKER_HOST", "C
 // Values of variables stand in that environment and not on the command line, where every user of the machine could read them.
 func (c Container) command(s Spec, img image, cidfile string) (argv, env []string) {
 	argv = append(slices.Clone(c.Tool), "run", "--pull=never", "--restart=no", "--network=host", "--sig-proxy=false", "--log-driver=none",
-		"--name="+containerName(s.LoadID), "--label="+LoadLabel+"="+s.LoadID, "--cidfile="+cidfile, "--user="+cmp.Or(c.User, fmt.Sprintf("%d:%d", os.Getuid(), os.Getgid())))
-	switch {
-	case c.GPU == "":
-	case path.Base(c.Tool[0]) == "podman":
-		argv = append(argv, "--device=nvidia.com/gpu="+c.GPU)
-	default:
-		argv = append(argv, "--gpus="+c.GPU)
-	}
+		"--name="+containerName(s.LoadID), "--label="+LoadLabel+"="+s.LoadID, "--cidfile="+cidfile, c.user())
+	argv = append(argv, c.gpu()...)
 	for _, m := range c.Mounts {
-		mount := "--mount=type=bind,source=" + m.Path + ",target=" + m.Path
+		mount := "--mount=type=bind,source=" + cmp.Or(m.From, m.Path) + ",target=" + m.Path
 		if !m.Write {
 			mount += ",readonly"
 		}
@@ -147,6 +155,21 @@ func (c Container) command(s Spec, img image, cidfile string) (argv, env []strin
 	return append(argv, arguments(img.Entrypoint, c.Forms, s.Argv)...), env
 }
 
+func (c Container) user() string {
+	return "--user=" + cmp.Or(c.User, fmt.Sprintf("%d:%d", os.Getuid(), os.Getgid()))
+}
+
+// gpu is the option that gives the container its GPUs, or none.
+func (c Container) gpu() []string {
+	switch {
+	case c.GPU == "":
+		return nil
+	case path.Base(c.Tool[0]) == "podman":
+		return []string{"--device=nvidia.com/gpu=" + c.GPU}
+	}
+	return []string{"--gpus=" + c.GPU}
+}
+
 var notInName = regexp.MustCompile(`[^A-Za-z0-9_.-]`)
 
 func containerName(loadID string) string { return "broker-" + notInName.ReplaceAllString(loadID, "-") }
@@ -154,48 +177,97 @@ func containerName(loadID string) string { return "broker-" + notInName.ReplaceA
 // Mount is a path of this machine that a container sees under the same name.
 type Mount struct {
 	Path  string
+	From  string // where it lies on this machine; empty: Path
 	Write bool
 }
 
-// WeightMounts lists what has to be mounted to read a path: itself, and where its links lead out of it, as the snapshots of
-// a Hugging Face cache do.
+// WeightMounts lists what has to be mounted to read a path: itself, a file with those beside it, and where its links lead out
+// of it, as the snapshots of a Hugging Face cache do.
 func WeightMounts(root string) ([]Mount, error) {
-	seen := []string{root}
-	err := filepath.WalkDir(root, func(p string, d os.DirEntry, err error) error {
-		if err != nil || d.Type()&os.ModeSymlink == 0 {
-			return err
-		}
-		real, err := filepath.EvalSymlinks(p)
-		if err != nil {
-			return err
-		}
-		if dir := filepath.Dir(real); !slices.ContainsFunc(seen, func(s string) bool { return real == s || strings.HasPrefix(real, s+"/") }) {
-			seen = append(seen, dir)
-		}
-		return nil
-	})
-	var out []Mount
-	for _, p := range seen {
-		out = append(out, Mount{Path: p})
+	st, err := os.Stat(root)
+	if err != nil {
+		return nil, err
 	}
-	return out, err
+	if !st.IsDir() {
+		return leads([]Mount{{Path: filepath.Dir(root)}}, root) // the parts of a split file lie beside it
+	}
+	seen := []Mount{{Path: root}}
+	err = filepath.WalkDir(root+"/", func(p string, d os.DirEntry, err error) error {
+		if err == nil && d.Type()&os.ModeSymlink != 0 {
+			seen, err = leads(seen, p)
+		}
+		return err
+	})
+	return seen, err
 }
 
-// Mounts are those of a load: its weights, read-only, and its private caches.
+// leads adds what a link leads to. Inside, a link leads where its text says, since the directories above it are no links
+// there; on this machine it leads where they are.
+func leads(seen []Mount, link string) ([]Mount, error) {
+	inside, here := link, link
+	for range maxLinks {
+		to, err := os.Readlink(here)
+		if errors.Is(err, unix.EINVAL) {
+			return seen, nil // the file that it all leads to
+		}
+		if err != nil {
+			return nil, err
+		}
+		if filepath.IsAbs(to) {
+			inside, here = to, to
+		} else {
+			dir, err := filepath.EvalSymlinks(filepath.Dir(here))
+			if err != nil {
+				return nil, err
+			}
+			inside, here = filepath.Join(filepath.Dir(inside), to), filepath.Join(dir, to)
+		}
+		st, err := os.Lstat(here)
+		if err != nil {
+			return nil, err
+		}
+		m := Mount{Path: inside, From: here}
+		if !st.IsDir() {
+			m = Mount{Path: filepath.Dir(inside), From: filepath.Dir(here)}
+		}
+		if m.From == m.Path {
+			m.From = ""
+		}
+		if !slices.ContainsFunc(seen, func(s Mount) bool { return m.Path == s.Path || strings.HasPrefix(m.Path, s.Path+"/") }) {
+			seen = append(seen, m)
+		}
+	}
+	return nil, fmt.Errorf("%s: symbolic links in a loop", link)
+}
+
+// maxLinks is how many links the kernel follows (path_resolution(7)).
+const maxLinks = 40
+
+// Mounts are those of a load: its weights and those of its drafter, read-only, and its private caches.
 func Mounts(r matrix.StartRequest) ([]Mount, error) {
 	var out []Mount
-	var err error
-	if root := r.Artifact.Path; root != "" {
-		if st, serr := os.Stat(root); serr == nil && !st.IsDir() {
-			out = append(out, Mount{Path: filepath.Dir(root)}) // the parts of a split file lie beside it
-		} else {
-			out, err = WeightMounts(root)
+	_, drafter, named := strings.Cut(r.Policy.Drafter, ":") // eagle3:PATH
+	if !named {
+		drafter = r.Policy.Drafter
+	}
+	for _, root := range []string{r.Artifact.Path, drafter} {
+		if !filepath.IsAbs(root) {
+			continue
+		}
+		list, err := WeightMounts(root)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range list {
+			if !slices.Contains(out, m) {
+				out = append(out, m)
+			}
 		}
 	}
 	if r.CacheDir != "" {
 		out = append(out, Mount{Path: r.CacheDir, Write: true})
 	}
-	return out, err
+	return out, nil
 }
 
 // refusedOptions would make the container something else than it is recorded as.
@@ -205,7 +277,7 @@ var refusedOptions = []struct{ prefix, why string }{
 	{"--pull", "nothing is pulled"}, {"--network", "the network is the host's"}, {"--net", "the network is the host's"},
 	{"--name", "set here"}, {"--cidfile", "set here"}, {"--detach", "the tool follows the server"}, {"-d", "the tool follows the server"},
 	{"--rm", "a container that removed itself cannot say how it ended"}, {"--log-driver", "set here"}, {"--pid", "the container's processes are told by their own namespace"},
-	{"--env-file", "name the variables under env"},
+	{"--env-file", "name the variables under env"}, {"--gpus", "set gpu"},
 }
 
 func (c Container) check() error {

@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"enginebroker/engines"
 	"enginebroker/matrix"
@@ -222,15 +224,63 @@ func (c Container) Installed(ctx context.Context) (matrix.Facts, error) {
 	}, nil
 }
 
-// Help runs the server of the image once with one argument, such as --help, and returns what it prints.
-func (c Container) Help(ctx context.Context, arg string) (string, error) {
+// Form is the command of the forms that the image's entrypoint ends in, or the first form, which then goes before the
+// arguments.
+func (c Container) Form(ctx context.Context) ([]string, error) {
+	img, err := c.image(ctx)
+	if err != nil || len(c.Forms) == 0 {
+		return nil, err
+	}
+	if form := entryForm(img.Entrypoint, c.Forms); form != nil {
+		return form, nil
+	}
+	return c.Forms[0], nil
+}
+
+// ID is the id of the image, which names its content.
+func (c Container) ID(ctx context.Context) (string, error) {
+	img, err := c.image(ctx)
+	return img.ID, err
+}
+
+// Help runs the server of the image once with arguments that make it print and exit, such as --help, and returns both its
+// outputs. A Python engine looks for its device even then, so that the container has the GPU.
+func (c Container) Help(ctx context.Context, env map[string]string, args ...string) (string, error) {
 	img, err := c.image(ctx)
 	if err != nil {
 		return "", err
 	}
-	argv := append([]string{"run", "--rm", "--pull=never", "--network=none"}, c.Options...)
-	argv = append(append(argv, img.ID), arguments(img.Entrypoint, c.Forms, []string{arg})...)
-	return c.ask(ctx, argv...)
+	return c.short(ctx, env, img.ID, arguments(img.Entrypoint, c.Forms, args))
+}
+
+// Program runs another program of the image once, and returns both its outputs. The entrypoint stands back for it, which
+// decides how a server runs and not what lies in the image.
+func (c Container) Program(ctx context.Context, program string, args ...string) (string, error) {
+	img, err := c.image(ctx)
+	if err != nil {
+		return "", err
+	}
+	c.GPU = ""
+	c.Options = append(slices.Clone(c.Options), "--entrypoint="+program)
+	return c.short(ctx, nil, img.ID, args)
+}
+
+// short runs a container without a network that ends by itself, and removes it in any case.
+func (c Container) short(ctx context.Context, env map[string]string, image string, args []string) (string, error) {
+	name := "broker-ask-" + strings.ToLower(rand.Text())
+	argv := append([]string{"run", "--rm", "--pull=never", "--network=none", "--name=" + name, c.user()}, c.gpu()...)
+	for _, kv := range environ(env) {
+		argv = append(argv, "--env="+kv)
+	}
+	argv = slices.Concat(c.Tool, argv, c.Options, []string{image}, args)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.WaitDelay = time.Second
+	out, err := cmd.CombinedOutput()
+	if err != nil { // a tool that was killed leaves its container running
+		_, _ = c.ask(context.WithoutCancel(ctx), "rm", "--force", name)
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, end(string(out)))
+	}
+	return string(out), nil
 }
 
 // ContainerCauses are the lines in which a container tool says why nothing started (bugs.md N29).

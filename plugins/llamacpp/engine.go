@@ -70,7 +70,7 @@ func prepare(ctx context.Context, v openai.Values, s *adapter.Server) (adapter.S
 // found is where the server comes from, and how it is asked for its flags: an installation, or an image.
 func found(v openai.Values, s *adapter.Server) (install, func(context.Context, string) (string, error), error) {
 	if s.Image != nil {
-		return install{binary: s.Image.Image}, s.Image.Help, nil
+		return install{binary: s.Image.Image}, func(ctx context.Context, arg string) (string, error) { return s.Image.Help(ctx, nil, arg) }, nil
 	}
 	in, err := locate(v)
 	return in, in.ask, err

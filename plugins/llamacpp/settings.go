@@ -13,7 +13,7 @@ import (
 	"enginebroker/matrix"
 )
 
-var rules = adapter.Rules{Schema: schema, Forbidden: forbidden, Own: own, More: check}
+var rules = adapter.Rules{Schema: schema, Forbidden: forbidden, Own: own, Places: []string{"binary", "root"}, More: check}
 
 var schema = append([]matrix.Setting{
 	{Name: "binary", Type: "path", Help: "path of llama-server; without binary and root, it is looked for in PATH"},

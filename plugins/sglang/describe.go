@@ -5,6 +5,7 @@ import (
 
 	"enginebroker/engines/fingerprint"
 	"enginebroker/engines/openai"
+	"enginebroker/engines/process"
 	"enginebroker/matrix"
 )
 
@@ -45,11 +46,22 @@ var refuses = []matrix.Statement{
 
 // describe answers from package metadata alone: asking SGLang itself takes half a minute.
 func describe(ctx context.Context, v openai.Values, sum fingerprint.Sum, d *matrix.Description) error {
-	in, err := locate(v)
+	in, err := locate(ctx, v, nil)
 	if err != nil {
 		return err
 	}
 	d.Identity, err = in.onDisk(ctx, sum)
 	d.Installed = err == nil
+	return err
+}
+
+// inside says what an image holds, by its own package metadata.
+func inside(ctx context.Context, image *process.Container, d *matrix.Description) error {
+	in, err := locate(ctx, openai.Values{}, image)
+	if err != nil {
+		return err
+	}
+	facts, err := in.onDisk(ctx, nil)
+	d.Identity = append(d.Identity, facts...)
 	return err
 }

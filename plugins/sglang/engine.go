@@ -19,6 +19,7 @@ func newEngine() *adapter.Instance {
 		Exact:   map[string]any{"ignore_eos": true, "return_token_ids": true},
 		Made: []string{matrix.FactQuantization, matrix.FactComputeDtype, matrix.FactActivationDtype, matrix.FactKVDtype, matrix.FactBackend, matrix.FactWeightsProof,
 			fingerprint.FactKernel},
+		Images: images, Inside: inside,
 		Describe: describe, Prepare: prepare,
 	})
 }
@@ -29,7 +30,7 @@ func prepare(ctx context.Context, v openai.Values, s *adapter.Server) (adapter.S
 		return &session{Server: s}, nil
 	}
 	r := s.Request
-	in, err := locate(v)
+	in, err := locate(ctx, v, s.Image)
 	if err != nil {
 		return nil, err
 	}
@@ -40,11 +41,11 @@ func prepare(ctx context.Context, v openai.Values, s *adapter.Server) (adapter.S
 	if err != nil {
 		return nil, err
 	}
-	build, err := in.flags(ctx, r.CacheDir, cpu(v))
+	build, err := in.flags(ctx, r.CacheDir, cpu(v, s.Image))
 	if err != nil {
 		return nil, err
 	}
-	flags, err := wanted(r, v, w, cpu(v))
+	flags, err := wanted(r, v, w, cpu(v, s.Image))
 	if err != nil {
 		return nil, err
 	}
@@ -52,10 +53,10 @@ func prepare(ctx context.Context, v openai.Values, s *adapter.Server) (adapter.S
 	if err != nil {
 		return nil, err
 	}
-	if s.Env, err = environment(r, v, in); err != nil {
+	if s.Env, err = environment(r, v, in, cpu(v, s.Image)); err != nil {
 		return nil, err
 	}
-	s.Argv, s.Launch, s.Weights = append([]string{in.Program, "-m", launcher}, args...), in.Program, w.Files
+	s.Argv, s.Launch, s.Weights = append(in.command(), args...), in.Launch(), w.Files
 	s.Notes = adapter.WaivedFacts(waived, build.Help)
 	return &session{s}, nil
 }

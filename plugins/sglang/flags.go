@@ -102,7 +102,7 @@ func speculation(p matrix.Policy) ([]adapter.Flag, error) {
 }
 
 // environment is what the server gets. Without the variable, --device cpu looks for vLLM's kernels.
-func environment(r matrix.StartRequest, v openai.Values, in install) (map[string]string, error) {
+func environment(r matrix.StartRequest, v openai.Values, in install, cpu bool) (map[string]string, error) {
 	key, err := in.key()
 	if err != nil {
 		return nil, err
@@ -111,7 +111,7 @@ func environment(r matrix.StartRequest, v openai.Values, in install) (map[string
 	if err != nil {
 		return nil, err
 	}
-	if cpu(v) {
+	if cpu {
 		env["SGLANG_USE_CPU_ENGINE"] = "1"
 	}
 	maps.Copy(env, v.Map("env"))

@@ -11,6 +11,7 @@ import (
 	"enginebroker/engines/adapter"
 	"enginebroker/engines/fingerprint"
 	"enginebroker/engines/openai"
+	"enginebroker/engines/process"
 	"enginebroker/matrix"
 )
 
@@ -21,7 +22,15 @@ var place = adapter.Place{Engine: "SGLang", Program: "bin/python", Script: "sgla
 // install is one Python environment that holds SGLang.
 type install struct{ adapter.Python }
 
-func locate(v openai.Values) (install, error) {
+// images are the commands of SGLang's server. Its own images have no server as entrypoint.
+var images = [][]string{{"python3", "-m", launcher}, {"python", "-m", launcher}, {"sglang", "serve"}}
+
+// locate finds the environment, in the image where there is one.
+func locate(ctx context.Context, v openai.Values, image *process.Container) (install, error) {
+	if image != nil {
+		in, err := place.Inside(ctx, image)
+		return install{in}, err
+	}
 	in, err := place.Find(v.Path("python"), v.Path("venv"))
 	return install{in}, err
 }
@@ -34,14 +43,17 @@ func (in install) onDisk(ctx context.Context, sum fingerprint.Sum) (matrix.Facts
 	return in.OnDisk(ctx, kind, key, in.Site+": distributions and their RECORD", sum)
 }
 
-// cpu reports that the server must run without a GPU: by the setting, else because no NVIDIA device is visible. One package
-// serves both.
-func cpu(v openai.Values) bool {
+// cpu reports that the server must run without a GPU: by the setting, else because no NVIDIA device is visible, or given to
+// the container. One package serves both.
+func cpu(v openai.Values, image *process.Container) bool {
 	switch v.Text("device") {
 	case "cpu":
 		return true
 	case "cuda":
 		return false
+	}
+	if image != nil {
+		return image.GPU == ""
 	}
 	if visible, set := os.LookupEnv("CUDA_VISIBLE_DEVICES"); set && (visible == "" || visible == "-1") {
 		return true
@@ -50,9 +62,12 @@ func cpu(v openai.Values) bool {
 	return err != nil
 }
 
-// key identifies the installed build on disk: every distribution's version, the list of SGLang's own files with their hashes,
-// and whether its kernels are a stand-in. It names private caches, and the build before anything runs.
-func (in install) key() (string, error) {
+// key identifies the installed build on disk. It names private caches, and the build before anything runs.
+func (in install) key() (string, error) { return in.Key(in.digest) }
+
+// digest is that of every distribution's version, of the list of SGLang's own files with their hashes, and of its kernels,
+// which may be a stand-in.
+func (in install) digest() (string, error) {
 	record, err := os.ReadFile(filepath.Join(in.DistInfo("sglang"), "RECORD"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", err
@@ -75,5 +90,17 @@ func (in install) flags(ctx context.Context, cacheDir string, cpu bool) (adapter
 		return adapter.Build{}, err
 	}
 	device := map[bool]string{true: "1", false: "0"}[cpu]
-	return adapter.Help{Command: []string{in.Program, "-m", launcher, "--help"}, Env: []string{"SGLANG_USE_CPU_ENGINE=" + device}, Key: key, Must: "--context-length"}.Read(ctx, cacheDir)
+	h := adapter.Help{Command: []string{in.Program, "-m", launcher, "--help"}, Image: in.Image, Env: map[string]string{"SGLANG_USE_CPU_ENGINE": device}, Key: key, Must: "--context-length"}
+	if in.Image != nil {
+		h.Command = []string{"--help"}
+	}
+	return h.Read(ctx, cacheDir)
+}
+
+// command is the command line up to the flags; of an image it is what goes before them.
+func (in install) command() []string {
+	if in.Image != nil {
+		return nil
+	}
+	return []string{in.Program, "-m", launcher}
 }

@@ -1,24 +1,27 @@
 package main
 
 import (
+	"slices"
+
 	"enginebroker/engines/adapter"
 	"enginebroker/engines/openai"
+	"enginebroker/engines/process"
 	"enginebroker/matrix"
 )
 
-var rules = adapter.Rules{Schema: schema, Forbidden: forbidden, Own: own, OwnEnv: ownEnv, More: check}
+var rules = adapter.Rules{Schema: schema, Forbidden: forbidden, Own: own, Places: []string{"venv", "python"}, OwnEnv: ownEnv, More: check}
 
 var schema = append([]matrix.Setting{
 	{Name: "venv", Type: "path", Help: "the virtual environment that holds SGLang; without venv and python: $SGLANG, beside sglang in PATH, " + place.Default},
 	{Name: "python", Type: "path", Help: "the interpreter that has SGLang, where it lies in no virtual environment"},
-	{Name: "device", Type: "string", Default: "auto", Values: []string{"auto", "cuda", "cpu"}, Help: "auto (cuda where an NVIDIA device is visible), cuda or cpu"},
+	{Name: "device", Type: "string", Default: "auto", Values: []string{"auto", "cuda", "cpu"}, Help: "auto (cuda where an NVIDIA device is visible, or in an image with gpu), cuda or cpu"},
 	{Name: "attention_backend", Type: "string", Help: "attention kernels; unset: torch_native on a CPU, the engine's own choice on a GPU"},
 	{Name: "mem_fraction_static", Type: "string", Help: "fraction of memory for weights and KV cache, above 0 and up to 1"},
 	{Name: "kv_dtype", Type: "string", Default: "auto", Help: "type of the KV cache; auto: the checkpoint's or the model's"},
 	{Name: "chunked_prefill_size", Type: "int", Help: "tokens of one prefill step; unset: the engine's default"},
 	{Name: "quantization", Type: "string", Help: "method to force; unset: what the checkpoint declares"},
 	{Name: "flashinfer_autotune", Type: "string", Default: "on", Values: []string{"on", "off"}, Help: "on (the engine's default) or off; tactics found anew at each boot alone moved one configuration by a fifth"},
-}, adapter.Common("")...)
+}, slices.Concat(process.ContainerSettings, adapter.Common(""))...)
 
 // forbidden are the arguments that would make the arm something else than it is recorded as, each with the reason.
 var forbidden = map[string]string{

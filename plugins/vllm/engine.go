@@ -19,6 +19,7 @@ func newEngine() *adapter.Instance {
 		Exact: map[string]any{"ignore_eos": true, "return_token_ids": true},
 		Made: []string{matrix.FactQuantization, matrix.FactComputeDtype, matrix.FactActivationDtype, matrix.FactKVDtype, matrix.FactBackend, matrix.FactWeightsProof,
 			fingerprint.FactKernel},
+		Images: images, Inside: inside,
 		Describe: describe, Prepare: prepare,
 	})
 }
@@ -29,7 +30,7 @@ func prepare(ctx context.Context, v openai.Values, s *adapter.Server) (adapter.S
 		return &session{Server: s}, nil
 	}
 	r := s.Request
-	in, err := locate(v)
+	in, err := locate(ctx, v, s.Image)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +56,11 @@ func prepare(ctx context.Context, v openai.Values, s *adapter.Server) (adapter.S
 	if s.Env, err = environment(r, v, in); err != nil {
 		return nil, err
 	}
-	s.Argv, s.Launch, s.Weights = append([]string{in.Program, "serve", w.model}, args...), in.Program, w.files
+	command, err := in.command(ctx, w.model)
+	if err != nil {
+		return nil, err
+	}
+	s.Argv, s.Launch, s.Weights = append(command, args...), in.Launch(), w.files
 	s.Notes = adapter.WaivedFacts(waived, build.Help)
 	return &session{s, w}, nil
 }

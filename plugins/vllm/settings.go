@@ -1,12 +1,15 @@
 package main
 
 import (
+	"slices"
+
 	"enginebroker/engines/adapter"
 	"enginebroker/engines/openai"
+	"enginebroker/engines/process"
 	"enginebroker/matrix"
 )
 
-var rules = adapter.Rules{Schema: schema, Forbidden: forbidden, Own: own, OwnEnv: ownEnv, More: check}
+var rules = adapter.Rules{Schema: schema, Forbidden: forbidden, Own: own, Places: []string{"venv", "binary"}, OwnEnv: ownEnv, More: check}
 
 var schema = append([]matrix.Setting{
 	{Name: "venv", Type: "path", Help: "the virtual environment that holds vLLM; without venv and binary: $VLLM, vllm in PATH, " + place.Default},
@@ -18,7 +21,7 @@ var schema = append([]matrix.Setting{
 	{Name: "quantization", Type: "string", Help: "method to force; unset: what the checkpoint declares"},
 	{Name: "enforce_eager", Type: "string", Default: "auto", Values: []string{"auto", "on", "off"}, Help: "auto (on with a CPU build, off on a GPU, where graphs are the engine's normal way), on or off"},
 	{Name: "flashinfer_autotune", Type: "string", Default: "auto", Values: []string{"auto", "on", "off"}, Help: "auto (the engine's own choice, which is read back), on or off"},
-}, adapter.Common("")...)
+}, slices.Concat(process.ContainerSettings, adapter.Common(""))...)
 
 // forbidden are the arguments that would make the arm something else than it is recorded as, each with the reason.
 var forbidden = map[string]string{

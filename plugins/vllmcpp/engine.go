@@ -27,6 +27,7 @@ func newEngine() *adapter.Instance {
 		Kind: kind, Rules: rules, Capabilities: capabilities(), Refuses: refuses, Causes: causes,
 		Exact:    map[string]any{"ignore_eos": true},
 		Made:     []string{matrix.FactWeightsProof, matrix.FactSpeculation, matrix.FactPrefixCache},
+		Images:   images,
 		Describe: describe, Prepare: prepare,
 	})
 }
@@ -37,7 +38,7 @@ func prepare(ctx context.Context, v openai.Values, s *adapter.Server) (adapter.S
 		return &session{s}, nil
 	}
 	r := s.Request
-	binary, err := locate(v)
+	binary, ask, err := found(v, s.Image)
 	if err != nil {
 		return nil, err
 	}
@@ -45,11 +46,14 @@ func prepare(ctx context.Context, v openai.Values, s *adapter.Server) (adapter.S
 	if err != nil {
 		return nil, err
 	}
-	help, err := adapter.Ask(ctx, binary, "--help")
+	help, err := ask(ctx)
 	if err != nil {
 		return nil, &adapter.NotInstalled{Err: err}
 	}
 	build := adapter.Build{Known: parseHelp(help), Help: binary + " --help"}
+	if s.Image != nil {
+		build.Help = s.Image.Image + " --help"
+	}
 	flags, err := wanted(r, v, model, build.Known)
 	if err != nil {
 		return nil, err
@@ -64,7 +68,10 @@ func prepare(ctx context.Context, v openai.Values, s *adapter.Server) (adapter.S
 		s.Env["CUDA_CACHE_PATH"] = filepath.Join(r.CacheDir, "cuda") // compiled kernels decide speed: never those of somebody else
 	}
 	maps.Copy(s.Env, v.Map("env"))
-	s.Argv, s.Launch, s.Weights = append([]string{binary}, args...), binary, files
+	s.Argv, s.Launch, s.Weights = args, binary, files
+	if s.Image == nil {
+		s.Argv = append([]string{binary}, args...)
+	}
 	s.Notes = adapter.WaivedFacts(waived, build.Help)
 	return &session{s}, nil
 }

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"regexp"
 
 	"enginebroker/engines/adapter"
 	"enginebroker/engines/openai"
+	"enginebroker/engines/process"
 )
 
 // locate finds the binary; the error is an *adapter.NotInstalled. There is no default place: the server is built by hand and
@@ -22,6 +24,18 @@ func locate(v openai.Values) (string, error) {
 		return no(binary, binary+" is no executable file")
 	}
 	return binary, nil
+}
+
+// images is the command of the server in an image: a program called server in its PATH, or its entrypoint.
+var images = [][]string{{"server"}}
+
+// found is the program, and how it is asked for its flags: an installed one, or that of an image, which is launched there.
+func found(v openai.Values, image *process.Container) (binary string, ask func(context.Context) (string, error), err error) {
+	if image != nil {
+		return "", func(ctx context.Context) (string, error) { return image.Help(ctx, nil, "--help") }, nil
+	}
+	binary, err = locate(v)
+	return binary, func(ctx context.Context) (string, error) { return adapter.Ask(ctx, binary, "--help") }, err
 }
 
 var flagName = regexp.MustCompile(`--(\[no-\])?([a-z][a-z0-9]*(?:-[a-z0-9]+)*)`)

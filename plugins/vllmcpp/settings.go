@@ -1,12 +1,15 @@
 package main
 
 import (
+	"slices"
+
 	"enginebroker/engines/adapter"
 	"enginebroker/engines/openai"
+	"enginebroker/engines/process"
 	"enginebroker/matrix"
 )
 
-var rules = adapter.Rules{Schema: schema, Forbidden: forbidden, Own: own, More: check}
+var rules = adapter.Rules{Schema: schema, Forbidden: forbidden, Own: own, Places: []string{"binary"}, More: check}
 
 var schema = append([]matrix.Setting{
 	{Name: "binary", Type: "path", Help: "path of the built server (build/examples/server)"},
@@ -14,7 +17,7 @@ var schema = append([]matrix.Setting{
 	{Name: "block_size", Type: "int", Default: "32", Help: "tokens per block of the KV cache, a multiple of 16"},
 	{Name: "max_batched_tokens", Type: "int", Help: "tokens per scheduling step; unset: the engine's default"},
 	{Name: "kv_dtype", Type: "string", Help: "type of the KV cache; unset: the engine's default"},
-}, adapter.Common("")...)
+}, slices.Concat(process.ContainerSettings, adapter.Common(""))...)
 
 // forbidden are the arguments that would make the arm something else than it is recorded as, each with the reason.
 var forbidden = map[string]string{"--mmproj": "text runs on one host only", "--kv-transfer-config": "text runs on one host only"}
