@@ -160,19 +160,22 @@ func TestWeightMounts(t *testing.T) {
 
 // What a load reads is mounted read-only: its weights, and the model of its drafter. What it compiles is written.
 func TestMounts(t *testing.T) {
-	weights, drafter := t.TempDir(), t.TempDir()
-	r := matrix.StartRequest{Artifact: matrix.Artifact{Path: weights}, CacheDir: "/cache"}
+	weights, drafter, cache := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "not/there/yet")
+	r := matrix.StartRequest{Artifact: matrix.Artifact{Path: weights}, CacheDir: cache}
 	for drafted, want := range map[string][]Mount{
-		"":                        {{Path: weights}, {Path: "/cache", Write: true}},
-		"mtp":                     {{Path: weights}, {Path: "/cache", Write: true}},
-		drafter:                   {{Path: weights}, {Path: drafter}, {Path: "/cache", Write: true}},
-		"eagle3:" + drafter:       {{Path: weights}, {Path: drafter}, {Path: "/cache", Write: true}},
-		"draft-simple:" + weights: {{Path: weights}, {Path: "/cache", Write: true}},
+		"":                        {{Path: weights}, {Path: cache, Write: true}},
+		"mtp":                     {{Path: weights}, {Path: cache, Write: true}},
+		drafter:                   {{Path: weights}, {Path: drafter}, {Path: cache, Write: true}},
+		"eagle3:" + drafter:       {{Path: weights}, {Path: drafter}, {Path: cache, Write: true}},
+		"draft-simple:" + weights: {{Path: weights}, {Path: cache, Write: true}},
 	} {
 		r.Policy.Drafter = drafted
 		if got, err := Mounts(r); err != nil || !slices.Equal(got, want) {
 			t.Errorf("%q: %v %v", drafted, got, err)
 		}
+	}
+	if st, err := os.Stat(cache); err != nil || !st.IsDir() {
+		t.Errorf("no directory to mount: %v", err)
 	}
 }
 

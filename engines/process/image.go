@@ -243,7 +243,8 @@ func leads(seen []Mount, link string) ([]Mount, error) {
 // maxLinks is how many links the kernel follows (path_resolution(7)).
 const maxLinks = 40
 
-// Mounts are those of a load: its weights and those of its drafter, read-only, and its private caches.
+// Mounts are those of a load: its weights and those of its drafter, read-only, and its private caches, for which there is a
+// directory then: a tool mounts no other.
 func Mounts(r matrix.StartRequest) ([]Mount, error) {
 	var out []Mount
 	_, drafter, named := strings.Cut(r.Policy.Drafter, ":") // eagle3:PATH
@@ -264,10 +265,10 @@ func Mounts(r matrix.StartRequest) ([]Mount, error) {
 			}
 		}
 	}
-	if r.CacheDir != "" {
-		out = append(out, Mount{Path: r.CacheDir, Write: true})
+	if r.CacheDir == "" {
+		return out, nil
 	}
-	return out, nil
+	return append(out, Mount{Path: r.CacheDir, Write: true}), os.MkdirAll(r.CacheDir, 0o755)
 }
 
 // refusedOptions would make the container something else than it is recorded as.
