@@ -294,6 +294,13 @@ func (i *Instance) Observe(ctx context.Context) (matrix.State, error) {
 			st.Exit = matrix.Some(x.Code) // what still runs of the tree is in Processes
 			return st, nil
 		}
+		strangers, err := run.tree.Foreign()
+		if err != nil {
+			return st, err
+		}
+		if len(strangers) > 0 {
+			return st, fmt.Errorf("another process listens on the server's port too, so part of the requests goes there: %s: stop it and start the load anew", strangers[0])
+		}
 	}
 	said, err := run.session.Observe(ctx, &st)
 	if err != nil || !st.Alive {

@@ -276,6 +276,25 @@ func TestDeletedAndReplaced(t *testing.T) {
 	}
 }
 
+// A process that executes another program keeps its number and its start time, and is another build.
+func TestProcessThatExecutesItselfAnew(t *testing.T) {
+	b := newBox(t)
+	b.file("/srv/server", "server")
+	b.file("/srv/server-next", "the next server")
+	b.start(proc{pid: 5, exe: "/srv/server", argv: []string{"/srv/server"}})
+	before := b.of(5)
+	b.must(os.RemoveAll(filepath.Join(b.proc, "5")))
+	b.start(proc{pid: 5, exe: "/srv/server-next", argv: []string{"/srv/server"}})
+	after := b.of(5)
+	x, err := ArmPrint(before.Facts)
+	b.must(err)
+	y, err := ArmPrint(after.Facts)
+	b.must(err)
+	if before.Build == after.Build || x == y {
+		t.Error("another program is the same arm")
+	}
+}
+
 func TestErrors(t *testing.T) {
 	b := newBox(t)
 	b.file("/bin/bash", "bash")

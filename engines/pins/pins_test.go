@@ -115,6 +115,7 @@ func TestCheck(t *testing.T) {
 	p := valid()
 	p.Expect = Expect{Version: "1.0", Distribution: Distribution{"vllm", "1.0.precompiled"}, Commit: "c0ffee", Packages: map[string]string{"torch": "2", "triton": "3"}, BinarySHA256: "aa",
 		Build: "bb", Backend: "libggml-cpu-x64.so", Image: "sha256:" + strings.Repeat("0", 64), Artifacts: map[string]string{"m@nvfp4": "dd", "m@bf16": "ee"}}
+	other := "sha256:" + strings.Repeat("1", 64)
 	facts := func(change ...string) matrix.Facts {
 		f := matrix.Facts{}
 		for _, kv := range [][2]string{{"engine", "vllmcpp"}, {"version", "1.0"}, {"package.vllm", "1.0.precompiled"}, {"commit", "c0ffee"}, {"package.torch", "2"}, {"package.triton", "3"},
@@ -142,6 +143,8 @@ func TestCheck(t *testing.T) {
 		{"a prefix of a commit is another string", facts("commit", "c0ff"), []matrix.PinMismatch{{Field: "commit", Expected: "c0ffee", Found: "c0ff", Where: "here"}}},
 		{"metadata is not the module", facts("package.vllm", "1.0"), []matrix.PinMismatch{{Field: "distribution", Expected: "1.0.precompiled", Found: "1.0", Where: "here"}}},
 		{"not observed", facts("build", "", "package.torch", ""), []matrix.PinMismatch{{Field: "packages.torch", Expected: "2", Found: "not observed"}, {Field: "build", Expected: "bb", Found: "not observed"}}},
+		{"the tag moved to another image", facts("image", other), []matrix.PinMismatch{{Field: "image", Expected: p.Expect.Image, Found: other, Where: "here"}}},
+		{"a container that was patched", facts("image", p.Expect.Image+" changed 0011"), []matrix.PinMismatch{{Field: "image", Expected: p.Expect.Image, Found: p.Expect.Image + " changed 0011", Where: "here"}}},
 		{"another engine", facts("engine", "vllm"), []matrix.PinMismatch{{Field: "engine", Expected: "vllmcpp", Found: "vllm", Where: "here"}}},
 		{"another artifact of the pin", facts("artifact.m@nvfp4", "ff"), []matrix.PinMismatch{{Field: "artifacts.m@nvfp4", Expected: "dd", Found: "ff", Where: "here"}}},
 		{"no artifact seen", facts("artifact.m@nvfp4", ""), []matrix.PinMismatch{{Field: "artifacts", Expected: "m@bf16, m@nvfp4", Found: "not observed"}}},

@@ -98,6 +98,11 @@ func (s Start) await(ctx context.Context, t Tree, phase *phases) error {
 		}
 		return err
 	}
+	select {
+	case <-t.Done(): // what answered is another process: the server restarts itself
+		return errRootGone
+	default:
+	}
 	strangers, err := t.Foreign()
 	if err != nil {
 		return err

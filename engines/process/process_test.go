@@ -489,6 +489,23 @@ func TestLaunchFindsATwinOnThePort(t *testing.T) {
 	}
 }
 
+// A server that starts itself anew is not the process that was started, however well the new one answers; and the new one is
+// stopped with the rest.
+func TestLaunchRefusesAServerThatRestartsItself(t *testing.T) {
+	s := spec(t, "restart")
+	st := start(s)
+	st.Ready = func(_ context.Context, tree Tree, _ func(matrix.Progress)) error {
+		err := ready(t.Context(), s.Port)
+		<-tree.Done()
+		return err
+	}
+	_, err := Launch(t.Context(), st)
+	if f, ok := errors.AsType[*matrix.StartFailure](err); !ok || f.Code != CodeExited || f.Exit != matrix.Some(0) {
+		t.Errorf("%v", err)
+	}
+	nothingLeft(t, s)
+}
+
 func TestLogIsBoundedAndRotated(t *testing.T) {
 	s := spec(t, "spam")
 	s.LogLimit = 1 << 20

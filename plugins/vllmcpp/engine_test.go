@@ -2,9 +2,11 @@ package main
 
 import (
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -285,5 +287,25 @@ func TestUnknownFlagIsWaived(t *testing.T) {
 	_, waived, err := arguments(r, openai.NewValues(schema, engines.Settings{"waive": "--no-enable-prefix-caching"}), "m", known)
 	if err != nil || len(waived) != 1 {
 		t.Errorf("%v %v", waived, err)
+	}
+}
+
+// A twin that takes part of the port after the start is found when the server is asked next.
+func TestObserveFindsATwinOnThePort(t *testing.T) {
+	e := configured(t, engines.Settings{"binary": july})
+	r := request(t)
+	if _, err := e.Start(t.Context(), r, nil); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := e.Observe(t.Context()); err != nil || !st.Alive {
+		t.Fatalf("%+v %v", st, err)
+	}
+	twin, err := net.Listen("tcp", net.JoinHostPort("127.0.0.2", strconv.Itoa(r.Port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer twin.Close()
+	if st, err := e.Observe(t.Context()); err == nil || st.Alive || !strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
+		t.Errorf("%+v %v", st, err)
 	}
 }

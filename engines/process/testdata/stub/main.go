@@ -6,6 +6,7 @@
 //	fork         leave a grandchild in its own session, renamed, reparented away
 //	strip        that grandchild carries no variable of the environment
 //	worker       leave a plain child that ignores SIGTERM
+//	restart      start a copy that serves HTTP on -port, and exit 0
 //	exit         print a root cause, more lines, and exit 3
 //	spam         write log lines until killed
 //	env          print the environment and the working directory, then wait
@@ -53,6 +54,9 @@ func main() {
 		signal.Ignore(syscall.SIGTERM)
 		fmt.Println("stub: child up")
 		select {}
+	case has("restart"):
+		start("listen", false, true, fmt.Sprintf("-port=%d", *port))
+		os.Exit(0)
 	case has("between"): // dies at once, so that what it starts is orphaned
 		start("grandchild", has("strip"), true)
 		os.Exit(0)
@@ -95,8 +99,8 @@ func main() {
 	}
 }
 
-func start(mode string, strip, session bool) *exec.Cmd {
-	cmd := exec.Command("/proc/self/exe", "-mode", mode)
+func start(mode string, strip, session bool, more ...string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", append([]string{"-mode", mode}, more...)...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: session}
 	if strip {
