@@ -31,18 +31,19 @@ var classes = []struct {
 	{"quantization", []string{matrix.FactQuantization, "artifact."}},
 	{"kernels", []string{FactKernel}},
 	{"policy", []string{matrix.FactSpeculation, matrix.FactPrefixCache, matrix.FactSleepOnIdle}},
-	{"code", []string{FactBinaryCode, FactBinarySHA256, matrix.FactBuild, matrix.FactImage, FactDeleted}},
+	{"code", []string{FactBinaryCode, FactBinarySHA256, matrix.FactBuild, matrix.FactImage, "image.", "container.change", FactDeleted}},
 	{"libraries", []string{FactLibrary + ".", FactCUDA, FactDriver}},
 	{"packages", []string{FactPackage, FactPackages, FactWarning, FactShadow}},
 	{"build", []string{FactCMake, FactCMakeDigest}},
 	{"caches", []string{FactCache}},
-	{"limits", []string{matrix.FactContextTokens, matrix.FactConcurrency}},
-	{"configuration", []string{FactConfig, FactFlag}},
+	{"limits", []string{matrix.FactContextTokens, matrix.FactConcurrency, "container.memory_limit_bytes"}},
+	{"configuration", []string{FactConfig, FactFlag, "container.entrypoint"}},
 	{"environment", []string{FactEnv}},
 	{"prompt", []string{matrix.FactChatTemplate}},
 	{"version", []string{matrix.FactEngine, matrix.FactVersion, matrix.FactCommit}},
 	{"other", nil},
-	{"location", []string{matrix.FactBinary, FactBinaryLinks, FactPython, FactPrefix, FactSource, matrix.FactModelPath, matrix.FactWeightsProof, FactHelper}},
+	{"location", []string{matrix.FactBinary, FactBinaryLinks, FactPython, FactPrefix, FactSource, matrix.FactModelPath, matrix.FactWeightsProof, FactHelper,
+		"container.started_at", "container.restarts"}},
 }
 
 // classOf returns the rank and name of a fact's class.

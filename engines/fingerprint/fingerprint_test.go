@@ -1,6 +1,7 @@
 package fingerprint
 
 import (
+	"slices"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -273,6 +274,38 @@ func TestDeletedAndReplaced(t *testing.T) {
 	b2.file("/srv/lib.so", "two")
 	if y := b2.of(5); x.Build == y.Build {
 		t.Error("an overwritten library is the same build")
+	}
+}
+
+// Of two arms in containers another image is code; when each was started moves nothing and comes last.
+func TestDiffOfContainers(t *testing.T) {
+	side := func(image, at, change string) matrix.Facts {
+		return matrix.Facts{observed(matrix.FactImage, image, ""), observed("image.id", image, ""), observed("container.started_at", at, ""), observed("container.change", change, ""), observed(FactEnv+"CUDA_VISIBLE_DEVICES", at, "")}
+	}
+	var got []string
+	for _, d := range Diff(side("sha256:1", "10:00", "C /engine.so 1"), side("sha256:2", "11:00", "C /engine.so 2")) {
+		got = append(got, d.Class+" "+d.Name)
+	}
+	if want := []string{"code container.change", "code image", "code image.id", "environment env.CUDA_VISIBLE_DEVICES", "location container.started_at"}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}
+
+// The template that a flag puts in force is identity by its text, wherever the file lies (bugs.md N31).
+func TestChatTemplateInForce(t *testing.T) {
+	b := newBox(t)
+	b.file("/srv/server", "server")
+	b.file("/a/chat.jinja", "{{ messages }}")
+	b.file("/b/other.jinja", "{{ messages }}")
+	b.file("/b/chat.jinja", "{{ messages }} think")
+	prints := map[string]string{}
+	for pid, flag := range map[int]string{5: "--chat-template=/a/chat.jinja", 6: "--chat-template=/b/other.jinja", 7: "--chat-template=/b/chat.jinja", 8: "--chat-template={{ messages }}", 9: "--dtype=auto"} {
+		b.start(proc{pid: pid, exe: "/srv/server", argv: []string{"/srv/server", flag}})
+		prints[flag] = b.of(pid).Facts.Value(matrix.FactChatTemplate).Or("")
+	}
+	same, other := prints["--chat-template=/a/chat.jinja"], prints["--chat-template=/b/chat.jinja"]
+	if same == "" || same != prints["--chat-template=/b/other.jinja"] || same != prints["--chat-template={{ messages }}"] || other == "" || other == same || prints["--dtype=auto"] != "" {
+		t.Errorf("%v", prints)
 	}
 }
 

@@ -1,6 +1,7 @@
 package fingerprint
 
 import (
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -129,12 +130,32 @@ func launchFacts(p *process) matrix.Facts {
 			i++
 			value = argv[i]
 		}
-		facts = append(facts, observed(FactFlag+strings.TrimLeft(name, "-"), value, where))
+		name = strings.TrimLeft(name, "-")
+		facts = append(facts, observed(FactFlag+name, value, where))
+		if name == "chat-template" || name == "chat-template-file" {
+			facts = append(facts, p.template(value, where+" "+argv[i]))
+		}
 	}
 	for k, v := range ScrubEnv(p.env) {
 		facts = append(facts, observed(FactEnv+k, v, p.dir+"/environ"))
 	}
 	return sorted(facts)
+}
+
+// maxTemplate bounds a chat template that is read; those of today's models have some 10 KiB [own].
+const maxTemplate = 1 << 20
+
+// template is the chat template that a flag puts in the place of the checkpoint's own: a file, or the text itself. The flag's
+// value is a location and says nothing (bugs.md N31).
+func (p *process) template(value, where string) matrix.Fact {
+	file := value
+	if !filepath.IsAbs(file) {
+		file = filepath.Join(p.cwd, file)
+	}
+	if b, err := readBounded(p.inside(file), maxTemplate); err == nil {
+		value, where = string(b), file
+	}
+	return observed(matrix.FactChatTemplate, digestText(value), where)
 }
 
 // isFlag tells a flag from a value: -1 is a number.

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -103,9 +104,35 @@ func (x *session) Accept(ctx context.Context, _ openai.Completion) (adapter.Acce
 		if cache, added, err = x.probe(ctx); err != nil {
 			return got, err
 		}
-		x.Notes = append(x.Notes, cache, adapter.Said(matrix.FactKVDtype, x.kvDtype, "--cache-type-k, --cache-type-v"))
+		log, err := x.LogTail(logLines)
+		if err != nil {
+			return got, err
+		}
+		x.Notes = append(append(x.Notes, offloaded(log)...), cache, adapter.Said(matrix.FactKVDtype, x.kvDtype, "--cache-type-k, --cache-type-v"))
 	}
 	return adapter.Accepted{Facts: x.facts(s), Granted: s.granted, Dialect: dialectOf(x.Client.Base, x.Request.ModelName, s.granted, added), Backend: x.backend}, nil
+}
+
+// logLines is how much of a load's log is searched for the layers on the GPU; a load prints some hundred lines.
+const logLines = 5000
+
+var offloadedLine = regexp.MustCompile(`offloaded (\d+)/(\d+) layers to GPU`)
+
+// offloaded says how many layers a build with a GPU put there. Where it is not all of them the rest runs on the CPU, many
+// times slower, which no route tells (bugs.md G06).
+func offloaded(log []string) matrix.Facts {
+	for _, line := range log {
+		m := offloadedLine.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		facts := matrix.Facts{adapter.Seen(fingerprint.FactConfig+"offloaded_layers", m[1]+"/"+m[2], "server log")}
+		if m[1] != m[2] {
+			facts = append(facts, adapter.Seen(fingerprint.FactWarning, m[1]+" of "+m[2]+" layers are on the GPU", "server log"))
+		}
+		return facts
+	}
+	return nil
 }
 
 // probe sends one prompt twice: nothing of the second may come from a cache. The same answer tells how many tokens the

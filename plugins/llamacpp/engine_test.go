@@ -14,6 +14,7 @@ import (
 	"enginebroker/engines/adapter"
 	"enginebroker/engines/adapter/adaptertest"
 	"enginebroker/engines/enginetest"
+	"enginebroker/engines/fingerprint"
 	"enginebroker/engines/openai"
 	"enginebroker/matrix"
 )
@@ -160,4 +161,35 @@ func TestDescribeInstalled(t *testing.T) {
 
 func TestAttachDescribesAndLetsGo(t *testing.T) {
 	adaptertest.Attaches(t, configured(t, engines.Settings{"binary": fake}), newEngine(), request(t))
+}
+
+// Every line that a failed start is explained by, as llama-server writes it.
+func TestCauses(t *testing.T) {
+	adaptertest.Causes(t, causes, map[string]string{
+		"error: invalid argument: --no-such-flag":                                                                                                  "unsupported_flag",
+		"start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8080":                                                                 "port_taken",
+		"llama_model_load: error loading model: error loading model architecture: unknown model architecture: 'gemma9'":                            "bad_artifact",
+		"llama_model_load: error loading model: tensor 'blk.3.ffn_up.weight' data is not within the file bounds, model is corrupted or incomplete": "bad_artifact",
+		"gguf_init_from_file_impl: invalid magic characters: 'hell', expected 'GGUF'":                                                              "bad_artifact",
+		"ggml_backend_cuda_buffer_type_alloc_buffer: allocating 9000.00 MiB on device 0: cudaMalloc failed: out of memory":                         "limits",
+		"llama_model_load_from_file_impl: no backends are loaded. hint: use ggml_backend_load()":                                                   "not_installed",
+		"/srv/llama-server: /lib/libc.so.6: version `GLIBC_2.38' not found":                                                                        "not_installed",
+	})
+}
+
+// A model that lies partly beside the GPU is slower by far, and only the log says so.
+func TestPartialOffloadIsTold(t *testing.T) {
+	for line, want := range map[string]string{
+		"load_tensors: offloaded 65/65 layers to GPU": "offloaded_layers=65/65",
+		"load_tensors: offloaded 20/65 layers to GPU": "offloaded_layers=20/65 warning=20 of 65 layers are on the GPU",
+		"load_tensors: CPU model buffer size = 1 MiB": "",
+	} {
+		var got []string
+		for _, f := range offloaded([]string{"x", line, line}) {
+			got = append(got, strings.TrimPrefix(f.Name, fingerprint.FactConfig)+"="+f.Value)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: %q", line, got)
+		}
+	}
 }

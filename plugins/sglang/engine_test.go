@@ -345,3 +345,18 @@ func help(t testing.TB) string {
 	}
 	return string(b)
 }
+
+// Every line that a failed start is explained by, as SGLang writes it.
+func TestCauses(t *testing.T) {
+	adaptertest.Causes(t, causes, map[string]string{
+		"launch_server.py: error: unrecognized arguments: --no-such-flag":                        "unsupported_flag",
+		"[Errno 98] error while attempting to bind on address ('127.0.0.1', 30000)":              "port_taken",
+		"RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.":         "limits",
+		"ValueError: context_length (262144) is greater than the derived context length (32768)": "limits",
+		"ValueError: Model architectures ['Gemma9ForCausalLM'] are not supported for now.":       "bad_artifact",
+		"safetensors_rust.SafetensorError: Error while deserializing header: header too large":   "bad_artifact",
+		"ValueError: Unknown quantization method: exl9.":                                         "bad_artifact",
+		"ModuleNotFoundError: No module named 'vllm'":                                            "not_installed",
+		"ImportError: [sgl_kernel] CRITICAL: Could not load any common_ops library!":             "not_installed",
+	})
+}

@@ -269,6 +269,38 @@ func TestReadBackKeepsNoEnvironment(t *testing.T) {
 	}
 }
 
+// What the engine made of a checkpoint is its own word: a ModelOpt checkpoint of several precisions is none of its parts
+// (bugs.md N16), and the precision of its activations is not told by the dtype (N17).
+func TestMixedQuantizationIsReadBack(t *testing.T) {
+	i, err := parseServerInfo([]byte(`{"vllm_config":{"model_config":{"dtype":"torch.bfloat16","max_model_len":512,"quantization":"modelopt_mixed"}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	facts := state{info: matrix.Some(i)}.facts()
+	adaptertest.Observed(t, facts, map[string]string{matrix.FactQuantization: "modelopt_mixed", matrix.FactComputeDtype: "bfloat16"})
+	if v := facts.Value(matrix.FactActivationDtype); v.Present() {
+		t.Errorf("activations of a quantized model are taken for %v", v)
+	}
+}
+
+// Every line that a failed start is explained by, as vLLM writes it.
+func TestCauses(t *testing.T) {
+	adaptertest.Causes(t, causes, map[string]string{
+		"vllm serve: error: unrecognized arguments: --no-such-flag":                                                                           "unsupported_flag",
+		"(APIServer pid=1) OSError: [Errno 98] Address already in use":                                                                        "port_taken",
+		"(EngineCore pid=7) ValueError: Free memory on device (60.0/119.6 GiB) on startup is less than desired GPU memory utilization (0.92)": "limits",
+		"ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`":                                       "limits",
+		"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB":                                                              "limits",
+		"Value error, User-specified max_model_len (262144) is greater than the derived max_model_len":                                        "limits",
+		"Value error, Model architectures ['Gemma9ForCausalLM'] are not supported for now.":                                                   "bad_artifact",
+		"Value error, The checkpoint you are trying to load has model type `x` but Transformers does not recognize this architecture":         "bad_artifact",
+		"safetensors_rust.SafetensorError: Error while deserializing header: header too large":                                                "bad_artifact",
+		"Value error, Unknown quantization method: exl9.":                                                                                     "bad_artifact",
+		"ModuleNotFoundError: No module named 'flashinfer'":                                                                                   "not_installed",
+		"ImportError: /x/_C.abi3.so: undefined symbol: _ZN3c10":                                                                               "not_installed",
+	})
+}
+
 // Lines of a vLLM 0.25.0 on an H200, and the FP4 kernel of engines.md C5: no endpoint names what they name.
 func TestLogFacts(t *testing.T) {
 	facts := adapter.LogFacts(logged, []string{

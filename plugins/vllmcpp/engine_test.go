@@ -309,3 +309,14 @@ func TestObserveFindsATwinOnThePort(t *testing.T) {
 		t.Errorf("%+v %v", st, err)
 	}
 }
+
+// Every line that a failed start is explained by, as the server writes it.
+func TestCauses(t *testing.T) {
+	adaptertest.Causes(t, causes, map[string]string{
+		"server: fatal: vt: qwen3_5 gguf: unexpected architecture 'qwen3' at gguf.cpp:573": "bad_artifact",
+		"server: failed to bind 127.0.0.1:8000":                                            "port_taken",
+		"terminate called after throwing an instance of 'std::bad_alloc'":                  "limits",
+		"usage: server --model <dir> [--host H]":                                           "unsupported_flag",
+		"server: error while loading shared libraries: libcudart.so.13":                    "not_installed",
+	})
+}

@@ -166,6 +166,17 @@ func Fails(t *testing.T, fresh func() *adapter.Instance, request func(testing.TB
 	}
 }
 
+// Causes checks that each log line, far above the last ones, explains a failed start by its code.
+func Causes(t *testing.T, causes []process.Cause, want map[string]string) {
+	t.Helper()
+	for line, code := range want {
+		log := append([]string{"loading", line}, slices.Repeat([]string{"  frame of a traceback"}, 50)...)
+		if row, lines := process.RootCause(log, causes); row.Code != code || len(lines) == 0 || lines[0] != line {
+			t.Errorf("%q: code %q of %q, want %s", line, row.Code, lines, code)
+		}
+	}
+}
+
 // Refuses checks that every bad setting is named, by its field, and that none is kept.
 func Refuses(t *testing.T, e *adapter.Instance, bad engines.Settings, fields ...string) {
 	t.Helper()
