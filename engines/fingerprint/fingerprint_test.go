@@ -1,11 +1,11 @@
 package fingerprint
 
 import (
-	"slices"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
