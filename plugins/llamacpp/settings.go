@@ -58,11 +58,6 @@ func check(v openai.Values, clean bool, add func(field, message, fix string)) {
 	if v.Text("binary") != "" && v.Text("root") != "" {
 		add("root", "binary and root are both given", "name one installation")
 	}
-	for _, name := range []string{"binary", "root"} {
-		if v.Text("image") != "" && v.Text(name) != "" {
-			add(name, "image and "+name+" are both given", "name one installation")
-		}
-	}
 	if v.Text("image") != "" && v.Text("backend") != "auto" {
 		add("backend", "an image chooses its backend itself", "use an image that was built for one")
 	}

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"enginebroker/engines"
 	"enginebroker/engines/adapter"
@@ -67,7 +68,9 @@ func Image(t testing.TB, root, entrypoint string) engines.Settings {
 		t.Skip("podman is used as root here")
 	}
 	file := filepath.Join(t.TempDir(), "Dockerfile")
-	if err := os.WriteFile(file, []byte("FROM scratch\nCOPY . /\n"+entrypoint+"\n"), 0o644); err != nil {
+	// With a label of this run the image is nobody else's, and may be removed with all that is made of it.
+	text := fmt.Sprintf("FROM scratch\nLABEL enginebroker.test=%d-%d\nCOPY . /\n%s\n", os.Getpid(), time.Now().UnixNano(), entrypoint)
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	out, err := exec.Command(tool[0], append(slices.Clone(tool[1:]), "build", "--quiet", "--file", file, root)...).Output()
@@ -76,7 +79,9 @@ func Image(t testing.TB, root, entrypoint string) engines.Settings {
 	}
 	id := "sha256:" + strings.TrimSpace(string(out))
 	t.Cleanup(func() {
-		_ = exec.Command(tool[0], append(slices.Clone(tool[1:]), "rmi", "--force", id)...).Run() // another test run may use it
+		if out, err := exec.Command(tool[0], append(slices.Clone(tool[1:]), "rmi", "--force", id)...).CombinedOutput(); err != nil {
+			t.Errorf("the image is left: %v: %s", err, out)
+		}
 	})
 	return engines.Settings{"image": id, "runtime": strings.Join(tool, " "), "run_args": limits}
 }
@@ -177,7 +182,11 @@ func Contained(t *testing.T, e *adapter.Instance, image engines.Settings, r matr
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, access := range map[string]string{r.Artifact.Path: "ro", r.CacheDir: "rw"} {
+	weights := r.Artifact.Path
+	if st, err := os.Stat(weights); err == nil && !st.IsDir() {
+		weights = filepath.Dir(weights) // with the parts of a split file
+	}
+	for path, access := range map[string]string{weights: "ro", r.CacheDir: "rw"} {
 		if !strings.Contains(string(mounts), " "+path+" "+access) {
 			t.Errorf("%s is not mounted %s", path, access)
 		}
