@@ -73,7 +73,7 @@ func Image(t testing.TB, root, entrypoint string) engines.Settings {
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command(tool[0], append(slices.Clone(tool[1:]), "build", "--quiet", "--file", file, root)...).Output()
+	out, err := exec.Command(tool[0], append(slices.Clone(tool[1:]), "build", "--quiet", "--layers=false", "--file", file, root)...).Output()
 	if err != nil {
 		t.Skipf("podman does not build images here: %v", err)
 	}
