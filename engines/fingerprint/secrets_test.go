@@ -40,11 +40,11 @@ func TestScrubArgv(t *testing.T) {
 func TestScrubEnv(t *testing.T) {
 	got := ScrubEnv(map[string]string{
 		"VLLM_API_KEY": "abc", "LLAMA_ARG_HF_TOKEN": "abc", "LLAMA_ARG_CTX_SIZE": "4096", "AWS_SECRET_ACCESS_KEY": "abc", "HF_TOKEN": "abc", "HOME": "/home/u",
-		"VLLM_ATTENTION_BACKEND": "FLASHINFER", "CUDA_VISIBLE_DEVICES": "0", "TOKENIZERS_PARALLELISM": "false", "SGLANG_X": "http://a:b@c",
+		"VLLM_ATTENTION_BACKEND": "FLASHINFER", "CUDA_VISIBLE_DEVICES": "0", "TOKENIZERS_PARALLELISM": "false", "SGLANG_X": "http://a:b@c", "FLASHINFER_DISABLE_VERSION_CHECK": "1",
 	})
 	want := map[string]string{
 		"VLLM_API_KEY": Removed, "LLAMA_ARG_HF_TOKEN": Removed, "LLAMA_ARG_CTX_SIZE": "4096", "VLLM_ATTENTION_BACKEND": "FLASHINFER", "CUDA_VISIBLE_DEVICES": "0",
-		"TOKENIZERS_PARALLELISM": "false", "SGLANG_X": "http://" + Removed + "@c",
+		"TOKENIZERS_PARALLELISM": "false", "SGLANG_X": "http://" + Removed + "@c", "FLASHINFER_DISABLE_VERSION_CHECK": "1", // bugs.md F02
 	}
 	if len(got) != len(want) {
 		t.Errorf("%v", got)
