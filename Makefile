@@ -8,6 +8,9 @@ MODEL ?=
 ADAPTERS := llamacpp sglang simulated vllm vllmcpp
 VERSION := $(shell git describe --always --dirty --tags 2>/dev/null || echo unknown)
 LDFLAGS := -X enginebroker/broker/cli.version=$(VERSION)
+# Without gRPC's request traces, which bring a template engine that finds methods by reflection, the linker drops what is not called: a
+# plugin is a quarter smaller, in the file and in memory.
+PLUGIN_FLAGS := -tags=grpcnotrace
 HAVE_CC := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
@@ -18,12 +21,12 @@ help: ## list the targets
 build: ## build bin/broker and bin/plugins/*
 	@mkdir -p bin/plugins
 	CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)' -o bin/broker ./broker
-	CGO_ENABLED=0 $(GO) build -ldflags "-s -w" -o bin/plugins/ $(addprefix ./plugins/,$(ADAPTERS))
+	CGO_ENABLED=0 $(GO) build $(PLUGIN_FLAGS) -ldflags "-s -w" -o bin/plugins/ $(addprefix ./plugins/,$(ADAPTERS))
 ifeq ($(HAVE_CC),yes)
-	CGO_ENABLED=1 CGO_CFLAGS="-w" $(GO) build -ldflags "-s -w -extldflags=-Wl,-z,lazy" -o bin/plugins/nvml ./plugins/nvml
+	CGO_ENABLED=1 CGO_CFLAGS="-w" $(GO) build $(PLUGIN_FLAGS) -ldflags "-s -w -extldflags=-Wl,-z,lazy" -o bin/plugins/nvml ./plugins/nvml
 else
 	@echo "no C compiler: bin/plugins/nvml is built without NVML and will say so; install gcc for GPU telemetry"
-	CGO_ENABLED=0 $(GO) build -o bin/plugins/nvml ./plugins/nvml
+	CGO_ENABLED=0 $(GO) build $(PLUGIN_FLAGS) -ldflags "-s -w" -o bin/plugins/nvml ./plugins/nvml
 endif
 
 matrix: build ## build, then run the main job on simulated engines (the shipped default)
@@ -68,7 +71,7 @@ calibrate-protocol: ## simulate the whole protocol on scripted leg values and pr
 	$(GO) run ./broker protocol calibrate
 
 dist: ## archives for linux/arm64 (GB10) and linux/amd64 in dist/
-	@scripts/dist.sh '$(VERSION)' '$(LDFLAGS)'
+	@scripts/dist.sh '$(VERSION)' '$(LDFLAGS)' '$(PLUGIN_FLAGS)'
 
 clean: ## remove what build and dist made
 	rm -rf bin dist

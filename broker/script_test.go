@@ -21,13 +21,13 @@ func TestMain(m *testing.M) {
 	plugins = filepath.Join(dir, "plugins")
 	// The command re-executes this test binary; it must not build again.
 	if filepath.Base(os.Args[0]) != "broker" {
-		build := exec.Command("go", "build", "-o", plugins+string(os.PathSeparator), "../plugins/simulated", "../plugins/llamacpp", "../plugins/vllm", "../plugins/sglang", "../plugins/vllmcpp", "./testdata/boxed")
+		build := exec.Command("go", "build", "-tags=grpcnotrace", "-o", plugins+string(os.PathSeparator), "../plugins/simulated", "../plugins/llamacpp", "../plugins/vllm", "../plugins/sglang", "../plugins/vllmcpp", "./testdata/boxed")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "%s%v\n", out, err)
 			os.Exit(1)
 		}
-		telemetry := exec.Command("go", "build", "-ldflags", "-s -w -extldflags=-Wl,-z,lazy", "-o", filepath.Join(plugins, "nvml"), "../plugins/nvml")
+		telemetry := exec.Command("go", "build", "-tags=grpcnotrace", "-ldflags", "-s -w -extldflags=-Wl,-z,lazy", "-o", filepath.Join(plugins, "nvml"), "../plugins/nvml")
 		telemetry.Env = append(os.Environ(), "CGO_CFLAGS=-w") // scripts that need NVML skip where there is no C compiler
 		if out, err := telemetry.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "%s%v\n", out, err)

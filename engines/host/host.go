@@ -81,8 +81,8 @@ func launch(ctx context.Context, c Config, kind string) (*launched, any, error) 
 	own := hclog.NewInterceptLogger(&hclog.LoggerOptions{Output: io.Discard, Level: hclog.Debug})
 	own.RegisterSink(sink{log.Named("go-plugin")})
 	l.client = goplugin.NewClient(&goplugin.ClientConfig{
-		HandshakeConfig:  plugin.Handshake,
-		VersionedPlugins: plugin.ClientPlugins(),
+		HandshakeConfig:  handshake,
+		VersionedPlugins: clientPlugins(),
 		AllowedProtocols: []goplugin.Protocol{goplugin.ProtocolGRPC},
 		RunnerFunc: func(_ hclog.Logger, cmd *exec.Cmd, _ string) (runner.Runner, error) {
 			l.child.cmd.Env = append(l.child.cmd.Env, cmd.Env...)

@@ -105,7 +105,7 @@ func panicElsewhere() {
 
 func serveVersion(v int) {
 	goplugin.Serve(&goplugin.ServeConfig{
-		HandshakeConfig:  plugin.Handshake,
+		HandshakeConfig:  handshake,
 		VersionedPlugins: map[int]goplugin.PluginSet{v: {plugin.KindEngine: nothing{}}},
 		GRPCServer:       goplugin.DefaultGRPCServer,
 	})

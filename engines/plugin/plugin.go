@@ -4,9 +4,9 @@
 //
 //	func main() { plugin.Serve(llamacpp.New) }
 //
-// and implements engines.Engine. It sees neither gRPC nor go-plugin: this package serves the engine as engine.v1, carries
-// errors and values across, sends what it logs through log/slog to the host, and ends the engine's server when the host is
-// gone. The host's end of the same wire is Client, which is an engines.Engine again.
+// and implements engines.Engine. It does not see gRPC: this package serves the engine as engine.v1, carries errors and
+// values across, sends what it logs through log/slog to the host, and ends the engine's server when the host is gone. The
+// host's end of the same wire is Client, which is an engines.Engine again.
 //
 // The way of a call: Client → convert (enc) → engine.v1 → server → convert (dec) → the adapter, and back. Errors cross in
 // toStatus and fromStatus alone, values in enc and dec alone.
@@ -19,7 +19,6 @@ package plugin
 import (
 	"context"
 
-	goplugin "github.com/hashicorp/go-plugin"
 	"google.golang.org/grpc"
 )
 
@@ -31,12 +30,12 @@ import (
 // agrees on the highest version both sides know.
 const Protocol = 1
 
-// Handshake tells a plugin that a broker launched it. The cookie is no secret: it keeps a person who starts a plugin by hand
-// from staring at a silent terminal.
-var Handshake = goplugin.HandshakeConfig{
-	MagicCookieKey:   "BROKER_PLUGIN",
-	MagicCookieValue: "engine.v1/telemetry.v1",
-}
+// Cookie is the environment variable that tells a plugin that a broker launched it, and CookieValue what it holds. It is no
+// secret: it keeps a person who starts a plugin by hand from staring at a silent terminal.
+const (
+	Cookie      = "BROKER_PLUGIN"
+	CookieValue = "engine.v1/telemetry.v1"
+)
 
 // Names of what a plugin may serve.
 const (
@@ -48,34 +47,6 @@ const (
 // is some 5 MiB of text and its ids as much again. It is no larger because a broken plugin must not fill the memory of a
 // broker whose budget is 64 MiB while a window is open.
 const MaxMessage = 64 << 20
-
-// ClientPlugins is what a host can speak, by protocol version. Dispensing KindEngine gives a *Client, KindTelemetry a
-// *TelemetryClient.
-func ClientPlugins() map[int]goplugin.PluginSet {
-	return map[int]goplugin.PluginSet{Protocol: {KindEngine: &glue{kind: KindEngine}, KindTelemetry: &glue{kind: KindTelemetry}}}
-}
-
-// glue is a plugin in go-plugin's sense: on the plugin's side it has a service, on the host's side only a kind.
-type glue struct {
-	goplugin.NetRPCUnsupportedPlugin
-	kind    string
-	service service
-}
-
-var _ goplugin.GRPCPlugin = (*glue)(nil)
-
-func (g *glue) GRPCServer(_ *goplugin.GRPCBroker, s *grpc.Server) error {
-	g.service.register(s)
-	return nil
-}
-
-// GRPCClient is called by the host; exited ends once the process has been seen to end.
-func (g *glue) GRPCClient(exited context.Context, _ *goplugin.GRPCBroker, conn *grpc.ClientConn) (any, error) {
-	if g.kind == KindTelemetry {
-		return NewTelemetryClient(conn, exited), nil
-	}
-	return NewClient(conn, exited), nil
-}
 
 // ServerOptions are the options of every server of this package: message limits, and a panic of an adapter answered as an
 // error, because a plugin that dies leaves its engine's server running.

@@ -15,8 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-	goplugin "github.com/hashicorp/go-plugin"
 	"google.golang.org/grpc"
 
 	"enginebroker/engines"
@@ -44,25 +42,20 @@ type service interface {
 }
 
 func serve(newService func() service) {
-	if os.Getenv(Handshake.MagicCookieKey) != Handshake.MagicCookieValue {
+	if os.Getenv(Cookie) != CookieValue {
 		if code := byHand(newService, os.Args, os.Stdout, os.Stderr); code != 0 {
 			os.Exit(code)
 		}
 		return
 	}
-	stderr := os.Stderr // go-plugin puts a pipe in its place
-	slog.SetDefault(slog.New(logHandler(stderr)))
+	slog.SetDefault(slog.New(logHandler(os.Stderr)))
 	svc := newService()
 	l := &life{}
 	l.watch(os.Stdin)
-	goplugin.Serve(&goplugin.ServeConfig{
-		HandshakeConfig:  Handshake,
-		VersionedPlugins: map[int]goplugin.PluginSet{Protocol: {svc.kind(): &glue{kind: svc.kind(), service: svc}}},
-		Logger:           hclog.New(&hclog.LoggerOptions{Level: hclog.Info, Output: stderr, JSONFormat: true}),
-		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {
-			return l.server(append(append(opts, ServerOptions()...), l.count()...))
-		},
-	})
+	if err := l.serve(svc, os.Stdout); err != nil {
+		slog.Error("the plugin cannot be reached", "error", err)
+		os.Exit(1)
+	}
 	l.end(svc)
 }
 
@@ -107,7 +100,7 @@ func logHandler(w io.Writer) slog.Handler {
 			}
 			switch a.Key {
 			case slog.TimeKey:
-				return slog.String("@timestamp", a.Value.Time().Format(hclog.TimeFormatJSON))
+				return slog.String("@timestamp", a.Value.Time().Format("2006-01-02T15:04:05.000000Z07:00"))
 			case slog.LevelKey:
 				return slog.String("@level", strings.ToLower(a.Value.String()))
 			case slog.MessageKey:
@@ -130,9 +123,9 @@ type life struct {
 func (l *life) watch(lifeline io.Reader) {
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM, syscall.SIGHUP)
-	// A line to a log nobody reads any more must not kill the plugin before it stopped its server. Notify rather than
-	// Ignore: servers would inherit an ignored signal.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	// A line to a log nobody reads any more must not kill the plugin before it stopped its server, and an interrupt from a
+	// terminal is the host's to answer. Notify rather than Ignore: servers would inherit an ignored signal.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE, syscall.SIGINT)
 	go func() {
 		_, _ = io.Copy(io.Discard, lifeline)
 		l.cancel("the broker is gone")
@@ -142,19 +135,26 @@ func (l *life) watch(lifeline io.Reader) {
 	}()
 }
 
-// cancel makes go-plugin's Serve return. Before there is a server there is nothing to end.
+// cancel ends a plugin that nobody asked to end.
 func (l *life) cancel(why string) {
+	if l.stop() {
+		slog.Info("ending", "why", why)
+	}
+}
+
+// stop makes serve return, and reports whether it is the first to do so. Before there is a server there is nothing to end.
+func (l *life) stop() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended {
-		return
+		return false
 	}
 	l.ended = true
 	if l.grpc == nil {
 		os.Exit(0)
 	}
-	slog.Info("ending", "why", why)
 	go l.grpc.Stop()
+	return true
 }
 
 func (l *life) server(opts []grpc.ServerOption) *grpc.Server {
@@ -164,22 +164,17 @@ func (l *life) server(opts []grpc.ServerOption) *grpc.Server {
 	return l.grpc
 }
 
-// count knows the calls of the service in progress. go-plugin's own calls do not count: one of them is what ends the server.
+// count knows the calls in progress.
 func (l *life) count() []grpc.ServerOption {
-	own := func(method string) bool { return !strings.HasPrefix(method, "/plugin.") }
 	return []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-			if own(info.FullMethod) {
-				l.calls.Add(1)
-				defer l.calls.Done()
-			}
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+			l.calls.Add(1)
+			defer l.calls.Done()
 			return next(ctx, req)
 		}),
-		grpc.ChainStreamInterceptor(func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-			if own(info.FullMethod) {
-				l.calls.Add(1)
-				defer l.calls.Done()
-			}
+		grpc.ChainStreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			l.calls.Add(1)
+			defer l.calls.Done()
 			return next(srv, ss)
 		}),
 	}
@@ -205,8 +200,8 @@ func (l *life) end(svc service) {
 	if err := svc.end(context.Background()); err != nil {
 		slog.Error("the server could not be stopped", "error", err)
 	}
-	// go-plugin closed the socket; its directory is the host's, who may be gone.
-	if dir := os.Getenv(goplugin.EnvUnixSocketDir); dir != "" {
+	// The server removed its socket; the directory is the host's, who may be gone.
+	if dir := os.Getenv(envSocketDir); dir != "" {
 		_ = os.Remove(dir)
 	}
 }

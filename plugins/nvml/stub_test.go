@@ -25,7 +25,7 @@ var built = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.Command("go", "build", "-ldflags", "-extldflags=-Wl,-z,lazy", "-o", filepath.Join(dir, "nvml"), ".")
+	cmd := exec.Command("go", "build", "-tags=grpcnotrace", "-ldflags", "-extldflags=-Wl,-z,lazy", "-o", filepath.Join(dir, "nvml"), ".")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "CGO_CFLAGS=-w")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
