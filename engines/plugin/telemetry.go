@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -31,24 +32,95 @@ func (s *telemetryServer) Describe(ctx context.Context, _ *telemetryv1.DescribeR
 func (s *telemetryServer) Sample(r *telemetryv1.SampleRequest, stream grpc.ServerStreamingServer[telemetryv1.SampleResponse]) error {
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
-	var mu sync.Mutex // a source may read its devices side by side
+	out := &burst{send: stream.Send, failed: cancel}
 	err := s.telemetry.Sample(ctx, toInt(r.GetHz()), func(x matrix.Sample) {
 		m, err := encoding(func(e enc) *telemetryv1.SampleResponse { return e.sample(x) })
-		mu.Lock()
-		defer mu.Unlock()
-		if err == nil && ctx.Err() == nil {
-			err = stream.Send(m)
-		}
 		if err != nil {
 			cancel(err)
+			return
 		}
+		out.add(m, x)
 	})
-	mu.Lock()
-	defer mu.Unlock()
+	out.end()
 	if cause := context.Cause(ctx); cause != nil && stream.Context().Err() == nil {
 		err = cause
 	}
 	return toStatus(err)
+}
+
+// burstEvery is how long samples wait to be sent together. A message sent alone costs a wakeup, an encrypted record and a
+// system call, a quarter of what sampling took at 10 Hz (docs/performance.md). Nothing that reads them acts within a second, and
+// what one would act on is sent at once.
+const burstEvery = time.Second
+
+// burst sends samples together. Of a stream the first goes at once, because whoever asks for one reading waits for it, and so
+// does one with more failures than the device's last: then the driver hangs, or the device is lost. Its methods may be called
+// side by side, as a source may read its devices.
+type burst struct {
+	send   func(*telemetryv1.SampleResponse) error
+	failed func(error)
+
+	mu     sync.Mutex
+	wait   []*telemetryv1.SampleResponse
+	bad    map[int]int // device → failed fields of its last sample
+	timer  *time.Timer
+	closed bool // failed, or ended
+}
+
+func (b *burst) add(m *telemetryv1.SampleResponse, x matrix.Sample) {
+	bad := 0
+	for _, r := range x.Fields {
+		if r.Status == matrix.ReadingStale || r.Status == matrix.ReadingError {
+			bad++
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	worse := bad > b.bad[x.Device]
+	if b.bad == nil {
+		b.bad = map[int]int{}
+	}
+	b.bad[x.Device] = bad
+	b.wait = append(b.wait, m)
+	switch {
+	case b.timer == nil:
+		b.timer = time.AfterFunc(burstEvery, func() {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.flush()
+		})
+		b.flush()
+	case worse:
+		b.flush()
+	case len(b.wait) == 1:
+		b.timer.Reset(burstEvery)
+	}
+}
+
+// flush is called with mu held.
+func (b *burst) flush() {
+	for _, m := range b.wait {
+		if b.closed {
+			break
+		}
+		if err := b.send(m); err != nil {
+			b.closed = true
+			b.failed(err)
+		}
+	}
+	clear(b.wait)
+	b.wait = b.wait[:0]
+}
+
+// end sends what waits; afterwards nothing is sent any more.
+func (b *burst) end() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.flush()
+	b.closed = true
+	if b.timer != nil {
+		b.timer.Stop()
+	}
 }
 
 // TelemetryClient is a source of readings at the far end of a connection.

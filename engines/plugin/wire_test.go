@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -18,6 +19,7 @@ import (
 
 	"enginebroker/engines"
 	"enginebroker/matrix"
+	telemetryv1 "enginebroker/proto/gen/telemetry/v1"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -306,6 +308,38 @@ func TestSamples(t *testing.T) {
 		t.Errorf("%v after %d", err, n)
 	}
 	<-ended
+}
+
+// Samples go together once a second; the first of a stream and one that tells of a new failure go at once.
+func TestSamplesGoTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var sent []string
+		b := &burst{failed: func(error) {}, send: func(m *telemetryv1.SampleResponse) error {
+			sent = append(sent, fmt.Sprintf("%d at %v", m.GetAtNs(), time.Since(start).Round(time.Millisecond)))
+			return nil
+		}}
+		status := matrix.ReadingValue
+		for n := range int64(25) {
+			if n == 20 {
+				status = matrix.ReadingStale
+			}
+			b.add(&telemetryv1.SampleResponse{AtNs: new(n)}, matrix.Sample{Fields: map[string]matrix.Reading{matrix.FieldPower: {Status: status}}})
+			time.Sleep(130 * time.Millisecond)
+		}
+		b.end()
+		b.add(&telemetryv1.SampleResponse{AtNs: new(int64(99))}, matrix.Sample{})
+		synctest.Wait()
+		want := map[int]string{0: "0 at 0s", 1: "1 at 1.13s", 8: "8 at 1.13s", 9: "9 at 2.17s", 16: "16 at 2.17s", 17: "17 at 2.6s", 20: "20 at 2.6s", 21: "21 at 3.25s", 24: "24 at 3.25s"}
+		if len(sent) != 25 {
+			t.Errorf("%d sent", len(sent))
+		}
+		for i, w := range want {
+			if i < len(sent) && sent[i] != w {
+				t.Errorf("%s, want %s", sent[i], w)
+			}
+		}
+	})
 }
 
 // TestSampleThatCannotBeSent ends the stream with the reason instead of a hole in the series.

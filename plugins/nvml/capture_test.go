@@ -15,7 +15,8 @@ import (
 	"enginebroker/matrix"
 )
 
-const capture = "testdata/h200-2026-12-01/"
+// Captures of two days: the later one by passes that follow each other in C.
+var captures = []string{"testdata/h200-2026-12-01/idle", "testdata/h200-2026-12-01/load", "testdata/h200-2026-12-02/load"}
 
 // smiRow is one line of nvidia-smi, in the units of our fields.
 type smiRow struct {
@@ -25,7 +26,7 @@ type smiRow struct {
 
 func readSMI(t *testing.T, name string) []smiRow {
 	t.Helper()
-	f, err := os.Open(capture + name)
+	f, err := os.Open(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +86,7 @@ func readSMI(t *testing.T, name string) []smiRow {
 
 func readSamples(t *testing.T, name string) (head, []matrix.Sample) {
 	t.Helper()
-	f, err := os.Open(capture + name)
+	f, err := os.Open(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +116,7 @@ func readSamples(t *testing.T, name string) (head, []matrix.Sample) {
 // rounding of its columns.
 func TestCaptureAgreesWithNvidiaSMI(t *testing.T) {
 	slack := map[string]int64{matrix.FieldPower: 500, matrix.FieldMemUsed: 1 << 20, matrix.FieldTemperature: 1, matrix.FieldUtilization: 1}
-	for _, name := range []string{"idle", "load"} {
+	for _, name := range captures {
 		h, samples := readSamples(t, name+"-nvml.jsonl")
 		rows := readSMI(t, name+"-smi.csv")
 		compared, apart := map[string]int{}, map[string]int{}

@@ -77,9 +77,9 @@ func (d *nvmlDriver) describe(i int) matrix.Device {
 	if d.unified[i] {
 		out.Facts = append(out.Facts, matrix.Fact{Name: "memory", Value: "unified with the host: /proc/meminfo tells it", Where: "nvmlDeviceGetName", Standing: matrix.Observed})
 	}
-	r := newReading(0, true)
+	r := newReading(0, i, true)
 	d.read(i, r)
-	for f, x := range r.sample(i, true).Fields {
+	for f, x := range r.fields {
 		out.Fields[f] = x.Status
 	}
 	return out

@@ -42,6 +42,7 @@ type nvmlDriver struct {
 	facts   matrix.Facts
 	devices []nvml.Device
 	unified []bool // by device: the card has no memory of its own
+	fast    *fastCalls
 }
 
 func openDriver(path string) (driver, error) {

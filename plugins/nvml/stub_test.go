@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 }
 
 // stub compiles the stub library and returns its path.
-func stub(t *testing.T, defines ...string) string {
+func stub(t testing.TB, defines ...string) string {
 	t.Helper()
 	cc, err := exec.LookPath("gcc")
 	if err != nil {
@@ -298,7 +298,7 @@ func TestHungDriver(t *testing.T) {
 			lastGood = s.At
 		case matrix.ReadingStale:
 			if firstStale == 0 {
-				firstStale = s.At + int64(passLimit) // handed out when the pass was given up
+				firstStale = s.At + int64(visitFor+passLimit) // handed out at the latest when its visit was given up
 			}
 			if s.Fields[matrix.FieldPower].Value.Present() {
 				t.Fatal("a stale field repeats a value")

@@ -24,7 +24,14 @@ type driver interface {
 	// read fills the reading of one device, field by field, so that what came before a hanging call is kept. It sets every
 	// field that is due, absent ones too.
 	read(i int, r *reading)
+	// burst takes n passes over the fast fields of the one device in a single call, the first now and each later one a period
+	// after from, and ends early where end or wanted is not 0. Before it calls the driver it hands out what it fills. It
+	// reports false where nothing was taken: then the passes are read one by one.
+	burst(n int, from, period int64, end, wanted *atomic.Int32, running func(burst)) bool
 }
+
+// burst is several passes that are being taken.
+type burst interface{ samples() []matrix.Sample }
 
 // Fields are read on every pass, or only on slow ones. Reading energy took 4 to 5 ms of CPU on an H200 (580.159.04) and the
 // event counters 1 ms; they only count up, so nothing is lost between. Memory and heat change slowly.
@@ -120,6 +127,11 @@ func (t *telemetry) driver(ctx context.Context) (driver, error) {
 	}
 }
 
+// visitFor is how long one visit to the driver lasts where passes follow each other: the driver's thread then sleeps between
+// them itself. Woken for each pass by the runtime it took twice the CPU time (docs/performance.md). A hang at the start of a
+// visit is noticed visitFor + passLimit later.
+const visitFor = 500 * time.Millisecond
+
 // Sample reads every device hz times a second until ctx ends. A pass that does not come back in time gives a sample whose
 // missing fields are stale, and so does every later one until the driver returns.
 func (t *telemetry) Sample(ctx context.Context, hz int, fn func(matrix.Sample)) error {
@@ -130,23 +142,112 @@ func (t *telemetry) Sample(ctx context.Context, hz int, fn func(matrix.Sample)) 
 	if err != nil {
 		return err
 	}
-	tick := time.NewTicker(time.Second / time.Duration(hz))
-	defer tick.Stop()
-	slow := int(slowEvery/time.Second) * hz
-	for pass := 0; ; pass++ {
-		select {
-		case <-ctx.Done():
+	period := time.Second / time.Duration(hz)
+	v := visit{t: t, drv: drv, period: period, slow: int64(slowEvery / period)}
+	at := t.now()
+	for visits := 0; ; visits++ {
+		at += int64(period)
+		if late := t.now() - at; late > int64(period) { // a visit that took long, or a box that slept: no passes to catch up
+			at += late
+		}
+		if err := sleep(ctx, time.Duration(at-t.now())); err != nil {
+			return err
+		}
+		passes := max(1, int(visitFor/period))
+		if visits == 0 {
+			passes = 1 // whoever wants one reading has it at once
+		}
+		samples, n, done := v.read(ctx, at, passes)
+		if ctx.Err() != nil {
 			return ctx.Err()
-		case <-tick.C:
 		}
-		for i := range drv.count() {
-			r := newReading(t.now(), pass%slow == 0)
-			done := t.work.do(ctx, passLimit, func() { drv.read(i, r) })
-			if ctx.Err() != nil {
-				return ctx.Err()
+		for _, s := range samples {
+			fn(s)
+		}
+		at += int64(n-1) * int64(period)
+		if !done && n == 0 { // the driver hangs already
+			at += int64(period)
+		}
+	}
+}
+
+// visit is what the passes of one stream share.
+type visit struct {
+	t      *telemetry
+	drv    driver
+	period time.Duration
+	slow   int64 // passes from one with slow fields to the next
+	passes int64
+}
+
+// read takes some passes over every device, the first now and each later one a period after it. It returns how many were
+// begun, fewer than asked for where somebody else waits for the driver, and whether all came back.
+func (v *visit) read(ctx context.Context, at int64, passes int) (out []matrix.Sample, begun int, done bool) {
+	var end atomic.Int32
+	defer end.Store(1) // a driver that comes back later finds nobody who wants more passes
+	defer context.AfterFunc(ctx, func() { end.Store(1) })()
+	var mu sync.Mutex
+	var taken []burst
+	take := func(b burst) {
+		mu.Lock()
+		taken = append(taken, b)
+		mu.Unlock()
+	}
+	devices, period, before := v.drv.count(), int64(v.period), v.passes
+	due := func(k int) bool { return (before+int64(k))%v.slow == 0 } // the slow fields, k passes from now
+	run := func() {
+		untilDue := int(v.slow - before%v.slow)
+		if !due(0) && v.drv.burst(min(passes, untilDue), at, period, &end, &v.t.work.waiting, take) {
+			return
+		}
+		for k := range passes {
+			if k > 0 {
+				sleepUntil(at + int64(k)*period)
+				if end.Load() != 0 || v.t.work.waiting.Load() > 0 {
+					return
+				}
 			}
-			fn(r.sample(i, done))
+			for i := range devices {
+				r := newReading(v.t.now(), i, due(k))
+				take(r)
+				v.drv.read(i, r)
+				r.end()
+			}
 		}
+	}
+	done = v.t.work.do(ctx, time.Duration(passes-1)*v.period+passLimit, run)
+	mu.Lock()
+	defer mu.Unlock()
+	for _, b := range taken {
+		out = append(out, b.samples()...)
+	}
+	if len(out) == 0 { // not let in
+		for i := range devices {
+			out = append(out, newReading(v.t.now(), i, due(0)).samples()...)
+		}
+		return out, 0, done
+	}
+	begun = (len(out) + devices - 1) / devices
+	v.passes += int64(begun)
+	return out, begun, done
+}
+
+// sleep waits in the runtime's way, so that the end of ctx is seen.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+// sleepUntil blocks the calling thread until a moment of CLOCK_MONOTONIC.
+func sleepUntil(at int64) {
+	ts := unix.NsecToTimespec(at)
+	for unix.ClockNanosleep(unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME, &ts, nil) == unix.EINTR {
 	}
 }
 
@@ -154,13 +255,19 @@ func (t *telemetry) Sample(ctx context.Context, hz int, fn func(matrix.Sample)) 
 type reading struct {
 	mu     sync.Mutex
 	at     int64
+	device int
 	slow   bool // the slow fields are due
+	done   bool // every field that is due is there
 	fields map[string]matrix.Reading
 	procs  []matrix.GPUProcess
 }
 
-func newReading(at int64, slow bool) *reading {
-	return &reading{at: at, slow: slow, fields: make(map[string]matrix.Reading, len(fastFields)+len(slowFields))}
+func newReading(at int64, device int, slow bool) *reading {
+	size := len(fastFields)
+	if slow {
+		size += len(slowFields)
+	}
+	return &reading{at: at, device: device, slow: slow, fields: make(map[string]matrix.Reading, size)}
 }
 
 func (r *reading) set(field string, x matrix.Reading) {
@@ -175,14 +282,22 @@ func (r *reading) setProcesses(ps []matrix.GPUProcess) {
 	r.mu.Unlock()
 }
 
-// sample copies what is there. What was due and is not there yet is stale: the driver hangs.
-func (r *reading) sample(device int, done bool) matrix.Sample {
+// end says that nothing is set any more.
+func (r *reading) end() {
+	r.mu.Lock()
+	r.done = true
+	r.mu.Unlock()
+}
+
+// samples is what is there, one sample. What was due and is not there yet is stale: the driver hangs.
+func (r *reading) samples() []matrix.Sample {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := matrix.Sample{At: r.at, Device: device, Fields: maps.Clone(r.fields), Processes: r.procs}
-	if done {
-		return s
+	s := matrix.Sample{At: r.at, Device: r.device, Fields: r.fields, Processes: r.procs}
+	if r.done {
+		return []matrix.Sample{s}
 	}
+	s.Fields = maps.Clone(r.fields)
 	due := fastFields
 	if r.slow {
 		due = slices.Concat(fastFields, slowFields)
@@ -192,14 +307,15 @@ func (r *reading) sample(device int, done bool) matrix.Sample {
 			s.Fields[f] = matrix.Reading{Status: matrix.ReadingStale}
 		}
 	}
-	return s
+	return []matrix.Sample{s}
 }
 
 // worker is the one thread that calls into the driver. A call cannot be cancelled: it is waited for only so long, and
 // while it lasts nothing else is let in.
 type worker struct {
-	jobs  chan job
-	stuck atomic.Bool
+	jobs    chan job
+	stuck   atomic.Bool
+	waiting atomic.Int32 // callers that wait for the one whose job runs
 }
 
 type job struct {
@@ -228,18 +344,23 @@ func (w *worker) do(ctx context.Context, limit time.Duration, f func()) bool {
 	t := time.NewTimer(limit)
 	defer t.Stop()
 	j := job{f, make(chan struct{})}
+	w.waiting.Add(1)
 	select {
 	case w.jobs <- j:
+		w.waiting.Add(-1)
 	case <-t.C:
+		w.waiting.Add(-1)
 		return false // another caller's job is taking its time
 	case <-ctx.Done():
+		w.waiting.Add(-1)
 		return false
 	}
 	select {
 	case <-j.done:
 		return true
+	case <-ctx.Done(): // the job goes on, and the next one waits for it
+		return false
 	case <-t.C:
-	case <-ctx.Done():
 	}
 	w.stuck.Store(true)
 	select { // it may have returned between the two lines

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"enginebroker/matrix"
@@ -15,6 +16,9 @@ type gatedDriver struct{ gate chan chan struct{} }
 func (d *gatedDriver) count() int                   { return 1 }
 func (d *gatedDriver) describe(i int) matrix.Device { return matrix.Device{Index: i} }
 func (d *gatedDriver) library() matrix.Facts        { return nil }
+func (d *gatedDriver) burst(int, int64, int64, *atomic.Int32, *atomic.Int32, func(burst)) bool {
+	return false
+}
 func (d *gatedDriver) read(_ int, r *reading) {
 	r.set(matrix.FieldSMClock, matrix.Reading{Status: matrix.ReadingValue, Value: matrix.Some(int64(2190))})
 	select {
