@@ -68,9 +68,12 @@ func (a *app) diagnosis(d service.Diagnosis, cannot int) {
 	if mhz, ok := d.CeilingMHz.Get(); ok {
 		fmt.Fprintf(a.Stdout, "highest clock under load: %d MHz\n", mhz)
 	}
-	if cannot == 0 {
-		fmt.Fprintln(a.Stdout, "this box can certify as much as its profile can")
-	} else {
-		fmt.Fprintf(a.Stdout, "this box cannot certify as much as its profile can: %d lines above\n", cannot)
+	switch cannot {
+	case 0:
+		fmt.Fprintf(a.Stdout, "this box can certify as much as its profile can: up to %s\n", d.Certifies)
+	case 1:
+		fmt.Fprintf(a.Stdout, "1 line above keeps this box from what its profile can: up to %s\n", d.Certifies)
+	default:
+		fmt.Fprintf(a.Stdout, "%d lines above keep this box from what its profile can: up to %s\n", cannot, d.Certifies)
 	}
 }

@@ -60,12 +60,26 @@ func (l *life) serve(svc service, stdout io.Writer) error {
 }
 
 // mutualTLS makes a certificate for this process alone and admits exactly one client. The leaf goes to that client, which
-// trusts nothing else. The certificate does not expire: a box whose clock jumps must not lose its plugins.
+// trusts nothing else.
 func mutualTLS(client string) (credentials.TransportCredentials, []byte, error) {
 	admitted := x509.NewCertPool()
 	if !admitted.AppendCertsFromPEM([]byte(client)) {
 		return nil, nil, fmt.Errorf("%s holds no certificate: a broker of this release sends its own there", envClientCert)
 	}
+	key, leaf, err := certificate()
+	if err != nil {
+		return nil, nil, err
+	}
+	return credentials.NewTLS(&tls.Config{
+		Certificates: []tls.Certificate{{Certificate: [][]byte{leaf}, PrivateKey: key}},
+		ClientAuth:   tls.RequireAndVerifyClientCert,
+		ClientCAs:    admitted,
+		MinVersion:   tls.VersionTLS13,
+	}), leaf, nil
+}
+
+// certificate does not expire: a box whose clock jumps must not lose its plugins.
+func certificate() (*ecdsa.PrivateKey, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, err
@@ -84,12 +98,7 @@ func mutualTLS(client string) (credentials.TransportCredentials, []byte, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	return credentials.NewTLS(&tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{leaf}, PrivateKey: key}},
-		ClientAuth:   tls.RequireAndVerifyClientCert,
-		ClientCAs:    admitted,
-		MinVersion:   tls.VersionTLS13,
-	}), leaf, nil
+	return key, leaf, nil
 }
 
 // controller is go-plugin's service that ends a plugin: Shutdown takes and returns an empty message. It runs outside of the

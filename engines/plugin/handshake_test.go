@@ -1,9 +1,45 @@
 package plugin
 
 import (
+	"crypto/x509"
+	"encoding/pem"
 	"strings"
 	"testing"
+	"time"
 )
+
+// A box whose clock jumps keeps its plugins: their certificate holds at any time.
+func TestCertificateOutlivesAClockJump(t *testing.T) {
+	host := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf(t, nil)})
+	der := leaf(t, host)
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(cert)
+	for _, at := range []time.Time{time.Unix(1, 0), time.Now(), time.Now().AddDate(500, 0, 0)} {
+		if _, err := cert.Verify(x509.VerifyOptions{DNSName: "localhost", Roots: roots, CurrentTime: at}); err != nil {
+			t.Errorf("at %v: %v", at, err)
+		}
+	}
+}
+
+func leaf(t *testing.T, client []byte) []byte {
+	t.Helper()
+	if client == nil {
+		_, der, err := certificate()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return der
+	}
+	_, der, err := mutualTLS(string(client))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return der
+}
 
 // What a host of another make leaves out is named, and nothing is served in the clear.
 func TestHandshakeNeedsItsEnvironment(t *testing.T) {

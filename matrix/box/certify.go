@@ -80,7 +80,7 @@ func (b *Box) certifyClocks(ctx context.Context, d *Diagnosis, c Checks) error {
 	case known && seen.Flat:
 		d.add("clocks", StateOK, fmt.Sprintf("flat under load when doctor last looked on this boot; ceiling %d MHz", seen.CeilingMHz), "", "")
 	default:
-		d.add("clocks", StateCannot, "not judged: an idle clock proves nothing (2223 MHz idle became 695 MHz under load on one box)", string(matrix.BoxUncertified), "name an engine and a model, so that doctor can make a load")
+		d.add("clocks", StateCannot, "not judged: an idle clock proves nothing (2223 MHz idle became 695 MHz under load on one box)", string(matrix.BoxUncertified), "let doctor make a load: broker doctor --engine INSTANCE --model MODEL")
 	}
 	b.checkPin(d, c)
 	return nil

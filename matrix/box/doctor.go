@@ -74,8 +74,12 @@ func (b *Box) Doctor(ctx context.Context, c Checks) (Diagnosis, error) {
 	if h, ok := b.holder().Get(); ok && h.PID != os.Getpid() {
 		d.add("lock", StateNote, (&HeldError{Path: b.runtimePath("lock"), Holder: h, Known: true}).Error(), "", "")
 	}
-	if b.profile.GPU || b.opt.Sampler != nil {
+	switch version := b.proc.line("driver/nvidia/version"); {
+	case b.profile.GPU || b.opt.Sampler != nil:
 		b.checkTelemetry(&d)
+	case version != "":
+		d.add("telemetry", StateCannot, "an NVIDIA driver is loaded and no telemetry is configured, so its card is not seen: "+version,
+			"no clock, heat or neighbour gate can be judged: "+string(matrix.BoxUncertified), "put `telemetry: nvml` into broker.yaml")
 	}
 	if err := b.checkMemory(ctx, &d); err != nil {
 		return d, err
@@ -98,11 +102,15 @@ func (d *Diagnosis) add(what string, state State, saw, costs, fix string) {
 func (b *Box) checkTelemetry(d *Diagnosis) {
 	dev, ok := b.device.Get()
 	if !ok {
-		saw := strings.Join(b.warnings, "; ")
+		saw := strings.ReplaceAll(strings.Join(b.warnings, "; "), "telemetry: ", "")
 		if saw == "" {
 			saw = "no telemetry plugin is configured"
 		}
-		d.add("telemetry", StateCannot, saw, "no clock, heat or neighbour gate can be judged: "+string(matrix.BoxUncertified), "repair the driver (nvidia-smi must work), build the nvml plugin with a C compiler, name the device where there are several")
+		fix := "make nvidia-smi work for this user, and build the plugin with a C compiler (make build); on a box without a GPU take `telemetry` out of broker.yaml"
+		if len(b.telemetry.Devices) > 0 {
+			fix = "put `device: UUID` of the card that runs the engines into broker.yaml"
+		}
+		d.add("telemetry", StateCannot, saw, "no clock, heat or neighbour gate can be judged: "+string(matrix.BoxUncertified), fix)
 		return
 	}
 	library := b.telemetry.Library.Value("library_path").Or("unknown library")
@@ -188,8 +196,12 @@ func (b *Box) checkHost(ctx context.Context, d *Diagnosis) {
 	if _, err := b.proc.stat(); err != nil {
 		d.add("CPU times", StateCannot, err.Error(), string(matrix.ForeignCPU)+" cannot be judged", "mount /proc")
 	}
-	if load, err := b.proc.loadAverage(); err == nil && load > loadAverageMax {
-		d.add("load average", StateNote, fmt.Sprintf("%.2f; above %.1f a load waits, and its legs are void if it stays", load, loadAverageMax), "", "stop what else runs here")
+	switch load, err := b.proc.loadAverage(); {
+	case err != nil || load <= loadAverageMax:
+	case b.profile.LoadAverage:
+		d.add("load average", StateNote, fmt.Sprintf("%.2f; above %.1f a load waits, and its legs are void if it stays", load, loadAverageMax), string(matrix.LoadAverageCode)+" while it stays", "stop what else runs here")
+	default:
+		d.add("load average", StateNote, fmt.Sprintf("%.2f: something runs here; what it takes of the CPUs during a leg is judged", load), string(matrix.ForeignCPU)+" while it stays", "stop what else runs here")
 	}
 	if len(b.proc.vmCounters("pswpin", "pswpout")) != 2 {
 		d.add("swap counters", StateCannot, "/proc/vmstat names none", string(matrix.SwapActivity)+" cannot be judged", "mount /proc")

@@ -122,6 +122,54 @@ func TestDoctorNamesTheFix(t *testing.T) {
 	})
 }
 
+// What doctor says of a card that it cannot read: which of the ways out is this box's.
+func TestDoctorWithoutTelemetry(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		sampler  Sampler
+		driver   string // of /proc/driver/nvidia/version
+		saw, fix string // empty: no finding
+	}{
+		{name: "no card"},
+		{name: "a card that nobody asked for", driver: "NVRM version: NVIDIA UNIX Open Kernel Module  580.142\n", saw: "580.142", fix: "`telemetry: nvml`"},
+		{name: "no driver", sampler: silent{why: "the NVML library cannot be loaded: no such file"}, saw: "the NVML library cannot be loaded", fix: "take `telemetry` out"},
+		{name: "two cards", sampler: several{"NVIDIA H200", "NVIDIA H200"}, saw: "several devices", fix: "`device: UUID`"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newProc(t)
+			p.put("loadavg", "9.00 9.00 9.00 1/100 5\n")
+			if c.driver != "" {
+				p.put("driver/nvidia/version", c.driver)
+			}
+			d, err := open(t, p, Options{Sampler: c.sampler}).Doctor(t.Context(), Checks{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			i := slices.IndexFunc(d.Findings, func(f Finding) bool { return f.What == "telemetry" })
+			if (i >= 0) != (c.saw != "") {
+				t.Fatalf("%+v", d.Findings)
+			}
+			if i >= 0 {
+				if f := d.Findings[i]; f.State != StateCannot || !strings.HasPrefix(f.Saw, "an NVIDIA driver") && !strings.HasPrefix(f.Saw, c.saw) || !strings.Contains(f.Saw, c.saw) || !strings.Contains(f.Fix, c.fix) {
+					t.Errorf("%+v", f)
+				}
+			}
+			if f := find(t, d, "load average"); strings.Contains(f.Saw, "waits") { // a box without a GPU waits for no load average
+				t.Errorf("%+v", f)
+			}
+		})
+	}
+}
+
+// silent has no device and says why.
+type silent struct{ why string }
+
+func (s silent) Describe(context.Context) (matrix.Telemetry, error) {
+	return matrix.Telemetry{Why: s.why}, nil
+}
+
+func (silent) Sample(context.Context, int, func(matrix.Sample)) error { return nil }
+
 func TestDoctorOnACPU(t *testing.T) {
 	d, err := open(t, newProc(t), Options{}).Doctor(t.Context(), Checks{Load: made(1)})
 	if err != nil {

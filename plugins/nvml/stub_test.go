@@ -277,6 +277,7 @@ func TestNoUsableDriver(t *testing.T) {
 		{"not a library", text, "", "cannot be loaded"},
 		{"another library", stub(t, "-DNO_INIT"), "", "lacks nvmlInit_v2"},
 		{"driver mismatch", lib, "mismatch", "lib_rm_version_mismatch"},
+		{"a container without permissions", lib, "no_permission_init", "no_permission (this user may not open /dev/nvidia*; in a container pass the devices in)"},
 		{"no device", lib, "none", "knows no device"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -322,6 +323,30 @@ func TestTwoDevices(t *testing.T) {
 	if n := len(o.head.Telemetry.Devices); n != 2 || o.samples[0].Device != 0 || o.samples[1].Device != 1 {
 		t.Errorf("%d devices", n)
 	}
+}
+
+// A user who may see the card and read nothing: every reading says so, on both ways of reading, and none has a value.
+func TestNoPermission(t *testing.T) {
+	o := run(t, stub(t), "no_permission", "0.9")
+	o.last(t)
+	for _, s := range o.samples {
+		for f, r := range s.Fields {
+			if r.Value.Present() || r.Status != matrix.ReadingNoPermission && r.Status != matrix.ReadingNotSupported {
+				t.Fatalf("%s: %+v", f, r)
+			}
+		}
+	}
+	wantReading(t, o.samples[0], matrix.FieldEnergy, matrix.ReadingNoPermission, 0)
+	wantReading(t, o.last(t), matrix.FieldSMClock, matrix.ReadingNoPermission, 0)
+}
+
+// A divided card is named as one, and its utilisation, which NVML does not tell then, is no zero.
+func TestMIG(t *testing.T) {
+	o := run(t, stub(t), "mig", "0.3")
+	if got := o.head.Telemetry.Devices[0].Facts.Value("mig").Or(""); got != "on" {
+		t.Errorf("mig %q", got)
+	}
+	wantReading(t, o.last(t), matrix.FieldUtilization, matrix.ReadingNotSupported, 0)
 }
 
 // J10: symbols that the driver lacks must not be asked for at start.

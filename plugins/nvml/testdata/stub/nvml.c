@@ -39,7 +39,7 @@ static int busy(void) { return !mode("idle") && !(mode("collapse") && since_init
 int nvmlInit_v2(void) {
 	since_init();
 	if (mode("hang_init")) for (;;) pause();
-	return mode("mismatch") ? MISMATCH : OK;
+	return mode("mismatch") ? MISMATCH : mode("no_permission_init") ? NO_PERMISSION : OK;
 }
 #endif
 int nvmlShutdown(void) { return OK; }
@@ -59,7 +59,7 @@ int nvmlDeviceGetPersistenceMode(device d, unsigned *m) { *m = mode("no_persiste
 int nvmlDeviceGetMaxClockInfo(device d, unsigned type, unsigned *v) { *v = 3003; return OK; }
 int nvmlDeviceGetEnforcedPowerLimit(device d, unsigned *v) { *v = 0; return NOT_SUPPORTED; }
 int nvmlDeviceGetEccMode(device d, unsigned *a, unsigned *b) { return NOT_SUPPORTED; }
-int nvmlDeviceGetMigMode(device d, unsigned *a, unsigned *b) { return NOT_SUPPORTED; }
+int nvmlDeviceGetMigMode(device d, unsigned *a, unsigned *b) { *a = *b = 1; return mode("mig") ? OK : NOT_SUPPORTED; }
 
 int nvmlDeviceGetClockInfo(device d, unsigned type, unsigned *v) {
 	if (type == 2) return NOT_SUPPORTED; // memory clock
@@ -67,7 +67,7 @@ int nvmlDeviceGetClockInfo(device d, unsigned type, unsigned *v) {
 	if (mode("collapse")) *v = busy() ? 695 : 2223;
 	return gate();
 }
-int nvmlDeviceGetUtilizationRates(device d, unsigned *v) { v[0] = busy() ? 96 : 0; v[1] = 0; return gate(); }
+int nvmlDeviceGetUtilizationRates(device d, unsigned *v) { v[0] = busy() ? 96 : 0; v[1] = 0; return mode("mig") ? NOT_SUPPORTED : gate(); }
 #ifndef NO_REASONS
 int nvmlDeviceGetCurrentClocksEventReasons(device d, unsigned long long *v) { *v = mode("throttle") ? 0x20 : 0; return gate(); }
 #endif
