@@ -3,6 +3,7 @@ package box
 import (
 	"os"
 	"testing"
+	"time"
 
 	"enginebroker/matrix"
 )
@@ -45,4 +46,20 @@ func BenchmarkSampling(b *testing.B) {
 			w.addDevice(s)
 		}
 	})
+}
+
+// How long after the projection the guard acts on the replayed trace at the worst phase of its samples (goal 300 ms), and how
+// long before the floor. What the operating system adds to a sample's time is not in it.
+func BenchmarkGuardReplay(b *testing.B) {
+	g := Guard{}.withDefaults(totalKiB)
+	var late, left time.Duration
+	for b.Loop() {
+		late, left = 0, time.Hour
+		for phase := time.Duration(0); phase < g.Every; phase += time.Millisecond {
+			acted, projected, floorAt := replay(g, phase)
+			late, left = max(late, acted-projected), min(left, floorAt-acted)
+		}
+	}
+	b.ReportMetric(float64(late.Milliseconds()), "ms-late-worst")
+	b.ReportMetric(float64(left.Milliseconds()), "ms-before-floor")
 }

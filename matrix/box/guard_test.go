@@ -17,6 +17,26 @@ func trace(after time.Duration) int64 {
 	return int64(max(v, 0.5) * gib)
 }
 
+// replay is when a guard with that phase of its samples acts on the trace; projected is from when on the slope reaches the
+// floor inside the horizon.
+func replay(g Guard, phase time.Duration) (acted, projected, floorAt time.Duration) {
+	slope := (34.0 - 12.7) / 1.5
+	floorAt = time.Duration((34.0 - float64(g.FloorKiB)/gib) / slope * 1e9)
+	projected = floorAt - g.Horizon
+	var seen []memSample
+	for at := phase - 2*time.Second; at < 3*time.Second; at += g.Every {
+		v := int64(34 * gib)
+		if at > 0 {
+			v = trace(at)
+		}
+		seen = append(seen, memSample{int64(at), v})
+		if _, now := g.judge(seen); now {
+			return at, projected, floorAt
+		}
+	}
+	return -1, projected, floorAt
+}
+
 // The guard acts within 300 ms of the moment from which the slope reaches the floor inside the horizon, and before the
 // floor is reached, whatever the phase of its samples.
 func TestGuardReplay(t *testing.T) {
@@ -24,24 +44,8 @@ func TestGuardReplay(t *testing.T) {
 	if g.FloorKiB < 7*gib || g.FloorKiB > 8*gib {
 		t.Fatalf("floor %d KiB", g.FloorKiB)
 	}
-	slope := (34.0 - 12.7) / 1.5
-	floorAt := time.Duration((34.0 - float64(g.FloorKiB)/gib) / slope * 1e9)
-	projected := floorAt - g.Horizon
 	for phase := time.Duration(0); phase < g.Every; phase += 10 * time.Millisecond {
-		var seen []memSample
-		acted := time.Duration(-1)
-		for at := phase - 2*time.Second; at < 3*time.Second; at += g.Every {
-			v := int64(34 * gib)
-			if at > 0 {
-				v = trace(at)
-			}
-			seen = append(seen, memSample{int64(at), v})
-			if _, now := g.judge(seen); now {
-				acted = at
-				break
-			}
-		}
-		if acted < projected || acted > projected+300*time.Millisecond || acted >= floorAt {
+		if acted, projected, floorAt := replay(g, phase); acted < projected || acted > projected+300*time.Millisecond || acted >= floorAt {
 			t.Errorf("phase %v: acted at %v; projected %v, floor reached %v", phase, acted, projected, floorAt)
 		}
 	}

@@ -34,9 +34,8 @@ import (
 const libraryEnv = "BROKER_NVML_LIBRARY"
 
 func main() {
-	// Between two samples nothing is to be done: with one processor the runtime wakes no threads to look for work. On an
-	// H200 machine this took sampling from 0.75–0.9 to 0.6 % of a core, and slow passes every 5 s to 0.44–0.52 %. A hung
-	// driver call gives its processor up.
+	// Between two visits to the driver nothing is to be done: with one processor the runtime wakes no threads to look for work. A
+	// hung driver call gives its processor up.
 	runtime.GOMAXPROCS(1)
 	t := newTelemetry(os.Getenv(libraryEnv))
 	if len(os.Args) > 1 && strings.TrimLeft(os.Args[1], "-") == "sample" {
