@@ -161,6 +161,29 @@ func TestDoctorWithoutTelemetry(t *testing.T) {
 	}
 }
 
+// A library that answers the memory call in the driver's place is named.
+func TestDoctorNamesAShim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := since()
+		g := shimmed{newGPU("NVIDIA GB10", now, healthy)}
+		d, err := open(t, newProc(t), Options{Sampler: g, Now: now}).Doctor(t.Context(), Checks{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f := find(t, d, "library"); f.State != StateNote || !strings.Contains(f.Saw, "/opt/shim.so") || f.Fix == "" {
+			t.Errorf("%+v", f)
+		}
+	})
+}
+
+type shimmed struct{ Sampler }
+
+func (s shimmed) Describe(ctx context.Context) (matrix.Telemetry, error) {
+	t, err := s.Sampler.Describe(ctx)
+	t.Library = append(t.Library, matrix.Fact{Name: "memory_library_path", Value: "/opt/shim.so"})
+	return t, err
+}
+
 // silent has no device and says why.
 type silent struct{ why string }
 

@@ -246,6 +246,31 @@ func TestUnifiedMemory(t *testing.T) {
 	}
 }
 
+// People preload a library that answers the memory call alone. The record names it, and its figures are not used.
+func TestPreloadedShim(t *testing.T) {
+	lib := stub(t)
+	if _, err := built(); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	source, shim := filepath.Join(dir, "shim.c"), filepath.Join(dir, "shim.so")
+	if err := os.WriteFile(source, []byte("int nvmlDeviceGetMemoryInfo(void *d, unsigned long long *m) { m[0] = 128ULL << 30; m[1] = m[0]; m[2] = 0; return 0; }"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", shim, source).CombinedOutput(); err != nil {
+		t.Fatalf("shim: %v\n%s", err, out)
+	}
+	t.Setenv("LD_PRELOAD", shim)
+	o := run(t, lib, "", "0.3")
+	o.last(t)
+	wantReading(t, o.samples[0], matrix.FieldMemUsed, matrix.ReadingNotSupported, 0)
+	for name, want := range map[string]string{"library_path": lib, "memory_library_path": shim, "ld_preload": shim} {
+		if got := o.head.Telemetry.Library.Value(name).Or(""); got != want {
+			t.Errorf("%s = %q, want %q", name, got, want)
+		}
+	}
+}
+
 func TestGPULost(t *testing.T) {
 	s := run(t, stub(t), "lost", "1.6").last(t)
 	r := s.Fields[matrix.FieldSMClock]
