@@ -143,7 +143,7 @@ func (t *telemetry) Sample(ctx context.Context, hz int, fn func(matrix.Sample)) 
 		return err
 	}
 	period := time.Second / time.Duration(hz)
-	v := visit{t: t, drv: drv, period: period, slow: int64(slowEvery / period)}
+	v := visit{t: t, drv: drv, period: period}
 	at := t.now()
 	for visits := 0; ; visits++ {
 		at += int64(period)
@@ -176,8 +176,7 @@ type visit struct {
 	t      *telemetry
 	drv    driver
 	period time.Duration
-	slow   int64 // passes from one with slow fields to the next
-	passes int64
+	slowAt int64 // when the slow fields are due again
 }
 
 // read takes some passes over every device, the first now and each later one a period after it. It returns how many were
@@ -193,11 +192,10 @@ func (v *visit) read(ctx context.Context, at int64, passes int) (out []matrix.Sa
 		taken = append(taken, b)
 		mu.Unlock()
 	}
-	devices, period, before := v.drv.count(), int64(v.period), v.passes
-	due := func(k int) bool { return (before+int64(k))%v.slow == 0 } // the slow fields, k passes from now
+	devices, period := v.drv.count(), int64(v.period)
+	slow := int(max(0, v.slowAt-at+period-1) / period) // the pass that reads the slow fields; a visit is too short for two
 	run := func() {
-		untilDue := int(v.slow - before%v.slow)
-		if !due(0) && v.drv.burst(min(passes, untilDue), at, period, &end, &v.t.work.waiting, take) {
+		if v.drv.burst(min(passes, slow), at, period, &end, &v.t.work.waiting, take) {
 			return
 		}
 		for k := range passes {
@@ -208,7 +206,7 @@ func (v *visit) read(ctx context.Context, at int64, passes int) (out []matrix.Sa
 				}
 			}
 			for i := range devices {
-				r := newReading(v.t.now(), i, due(k))
+				r := newReading(v.t.now(), i, k == slow)
 				take(r)
 				v.drv.read(i, r)
 				r.end()
@@ -223,12 +221,14 @@ func (v *visit) read(ctx context.Context, at int64, passes int) (out []matrix.Sa
 	}
 	if len(out) == 0 { // not let in
 		for i := range devices {
-			out = append(out, newReading(v.t.now(), i, due(0)).samples()...)
+			out = append(out, newReading(v.t.now(), i, slow == 0).samples()...)
 		}
 		return out, 0, done
 	}
 	begun = (len(out) + devices - 1) / devices
-	v.passes += int64(begun)
+	if begun > slow {
+		v.slowAt = at + int64(slow)*period + int64(slowEvery)
+	}
 	return out, begun, done
 }
 
