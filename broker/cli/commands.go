@@ -8,6 +8,7 @@ func (a *app) commands() []*cobra.Command {
 		a.matrixCommand(),
 		a.planCommand(),
 		a.resumeCommand(),
+		a.rerunCommand(),
 		a.aaCommand(),
 		a.reloadCommand(),
 		a.abCommand(),

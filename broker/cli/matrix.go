@@ -164,7 +164,7 @@ func (a *app) showPlan(p service.Planned) error {
 
 // finish prints the report of a run that ended, however it ended, and turns its verdicts into an exit code.
 func (a *app) finish(out service.Outcome, err error, format, require string) error {
-	if out.Run != "" {
+	if out.Report.Run != "" { // one that could not be made is not printed as an empty one
 		if rerr := service.Render(a.Stdout, out.Report, format, a.look()); rerr != nil {
 			return cmp.Or(err, rerr)
 		}

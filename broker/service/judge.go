@@ -32,7 +32,19 @@ type evidence struct {
 	seq   int // loads that were begun
 	// extended counts the superblocks that were added to a group for more evidence, by grid and group.
 	extended map[int]map[string]int
-	begun    []string // extensions counted
+	begun    []begun
+	redone   []verdict.Redone
+	reruns   []ledger.Rerun      // what the operator had run again, in order
+	lost     []matrix.LoadRecord // of attempts that were begun anew
+}
+
+// begun is a superblock, and how many times the operator had had something run again when it was first begun.
+type begun struct {
+	grid   int
+	group  string
+	index  int
+	round  int
+	extend bool
 }
 
 // evidence replays a ledger: grids, loads, and legs reduced from their arrivals. A superblock that was begun anew counts
@@ -68,24 +80,40 @@ func (s *Service) evidence(ctx context.Context, led *ledger.Run) (evidence, erro
 			return ev, &Error{Cause: CauseInterrupted, Err: err}
 		}
 		g := ev.grid(leg.ID.Grid)
-		if g == nil || !slices.ContainsFunc(g.Loads, func(l matrix.LoadRecord) bool { return l.ID == leg.LoadID }) {
-			continue // of an attempt that was begun anew, or of a load that never finished
+		if g == nil {
+			continue
+		}
+		load, counts := loadOf(g.Loads, leg.LoadID)
+		if !counts {
+			var ok bool
+			if load, ok = loadOf(ev.lost, leg.LoadID); !ok {
+				continue // of a load that never finished
+			}
 		}
 		arm, ok := arms[leg.ArmKey]
 		point, ok2 := points[leg.ID.Point]
 		if !ok || !ok2 {
 			return ev, fail(CauseEvidence, "", "leg %s is of an arm or a point that the plan does not have", leg.Dir)
 		}
-		if err := rederive(led, &leg, loadOf(g, leg.LoadID), point); err != nil {
+		if err := rederive(led, &leg, load, point); err != nil {
 			return ev, &Error{Cause: CauseEvidence, Err: fmt.Errorf("%s: %w", leg.Dir, err)}
 		}
 		leg.Missing = append(leg.Missing, absent(led.Dir(), leg.Files)...)
-		g.Legs = append(g.Legs, reduce(plan, profile, leg.LegRecord, arm, point))
+		l := reduce(plan, profile, leg.LegRecord, arm, point)
+		// Of an attempt that was begun anew, what an engine failed stays on record: an interrupt is no way to lose it.
+		if counts || l.Gate.Cause == matrix.CauseEngine {
+			g.Legs = append(g.Legs, l)
+		}
 	}
 	runs, ok := workload.ProfileNamed(plan.Profile)
 	if !ok {
 		return ev, fail(CauseEvidence, "", "plan.json names profile %q, which this program does not know", plan.Profile)
 	}
+	// One that was cut short stands for nothing yet: it is begun anew.
+	ev.redone = slices.DeleteFunc(ev.redone, func(r verdict.Redone) bool {
+		g := ev.grid(r.Grid)
+		return g == nil || !whole(plan, g.Loads, r.Group, r.Superblock)
+	})
 	for i := range ev.grids {
 		g := &ev.grids[i]
 		g.Info.CeilingMHz = ceiling(g.Legs)
@@ -169,11 +197,21 @@ func (ev *evidence) add(rec ledger.Record) error {
 			return err
 		}
 		if g := ev.grid(b.Grid); g != nil {
-			g.Loads = slices.DeleteFunc(g.Loads, func(l matrix.LoadRecord) bool { return l.Group == b.Group && l.Slot.Superblock == b.Superblock.Index })
+			g.Loads = slices.DeleteFunc(g.Loads, func(l matrix.LoadRecord) bool {
+				again := l.Group == b.Group && l.Slot.Superblock == b.Superblock.Index
+				if again {
+					ev.lost = append(ev.lost, l)
+				}
+				return again
+			})
 		}
-		if b.Why == run.Extend {
-			ev.extend(b)
+		ev.begin(b)
+	case ledger.KindRerun:
+		var b ledger.Rerun
+		if err := rec.Decode(&b); err != nil {
+			return err
 		}
+		ev.reruns = append(ev.reruns, b)
 	case ledger.KindLoad:
 		var b matrix.LoadRecord
 		if err := rec.Decode(&b); err != nil {
@@ -207,12 +245,22 @@ func (ev *evidence) add(rec ledger.Record) error {
 	return nil
 }
 
-// extend counts an extension once, however often it was begun.
-func (ev *evidence) extend(b ledger.SuperblockStart) {
-	key := fmt.Sprintf("%d/%s/%d", b.Grid, b.Group, b.Superblock.Index)
-	if !slices.Contains(ev.begun, key) && ev.extended[b.Grid] != nil {
-		ev.begun = append(ev.begun, key)
+// begin notes a superblock once, however often it was begun.
+func (ev *evidence) begin(b ledger.SuperblockStart) {
+	if slices.ContainsFunc(ev.begun, func(x begun) bool { return x.grid == b.Grid && x.group == b.Group && x.index == b.Superblock.Index }) {
+		return
+	}
+	ev.begun = append(ev.begun, begun{b.Grid, b.Group, b.Superblock.Index, len(ev.reruns), b.Why == run.Extend})
+	if b.Why == run.Extend && ev.extended[b.Grid] != nil {
 		ev.extended[b.Grid][b.Group]++
+	}
+	if replaces, ok := b.Replaces.Get(); ok {
+		r := verdict.Redone{Grid: b.Grid, Group: b.Group, Superblock: b.Superblock.Index, Replaces: replaces, Operator: b.Why == run.Operator}
+		if r.Operator && len(ev.reruns) > 0 {
+			by := ev.reruns[len(ev.reruns)-1]
+			r.Who, r.Why = by.Who, by.Why
+		}
+		ev.redone = append(ev.redone, r)
 	}
 }
 
@@ -236,13 +284,12 @@ func (ev *evidence) grid(index int) *verdict.Grid {
 	return nil
 }
 
-func loadOf(g *verdict.Grid, id string) matrix.LoadRecord {
-	for _, l := range g.Loads {
-		if l.ID == id {
-			return l
-		}
+func loadOf(loads []matrix.LoadRecord, id string) (matrix.LoadRecord, bool) {
+	i := slices.IndexFunc(loads, func(l matrix.LoadRecord) bool { return l.ID == id })
+	if i < 0 {
+		return matrix.LoadRecord{}, false
 	}
-	return matrix.LoadRecord{}
+	return loads[i], true
 }
 
 // targets counts, per group, the superblocks that the cells of a grid use: its planned ones and the extensions, never the
@@ -290,7 +337,11 @@ func (s *Service) report(led *ledger.Run, ev evidence, as *matrix.Beside) (matri
 	if err != nil {
 		return matrix.Report{}, err
 	}
-	r := matrix.Report{Schema: reportSchema, Run: filepath.Base(led.Dir()), Plan: plan, PlanSHA256: led.PlanSHA256(), State: ev.state, Next: ev.next,
+	name := filepath.Base(led.Dir())
+	if err := before(name, plan, ev, in, res.Cells); err != nil {
+		return matrix.Report{}, err
+	}
+	r := matrix.Report{Schema: reportSchema, Run: name, Plan: plan, PlanSHA256: led.PlanSHA256(), State: ev.state, Next: ev.next,
 		Simulated: res.Simulated, Cells: res.Cells, Legs: res.Legs, Box: ev.box, Absent: res.Absent, Beside: beside}
 	if plan.Purpose == matrix.PurposeReload {
 		if r.Reloads, err = reloads(r.Run, plan, ev); err != nil {
@@ -331,7 +382,7 @@ func (s *Service) Report(ctx context.Context, name string) (matrix.Report, error
 // input is the evidence of a run with what stands beside it. An A/A and a reload experiment rest on nothing else: the one
 // because it is the control, the other because it is about one arm.
 func (s *Service) input(plan matrix.Plan, ev evidence, as *matrix.Beside) (verdict.Input, matrix.Beside, error) {
-	in := verdict.Input{Plan: plan, Metrics: metrics.Catalog(), Grids: ev.grids, AA: verdict.AAPass, Holds: ev.holds}
+	in := verdict.Input{Plan: plan, Metrics: metrics.Catalog(), Grids: ev.grids, AA: verdict.AAPass, Holds: ev.holds, Redone: ev.redone}
 	var b matrix.Beside
 	if plan.Purpose == matrix.PurposeAA || plan.Purpose == matrix.PurposeReload {
 		return in, b, nil

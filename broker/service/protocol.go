@@ -141,7 +141,7 @@ func (w *scriptedWorld) Leg(rec matrix.LegRecord, arm matrix.Arm, point matrix.P
 }
 
 // Next asks for what is to be run again and never for more evidence: the figures are those of one fixed length.
-func (w *scriptedWorld) Next(g matrix.GridInfo, loads []matrix.LoadRecord, _ []run.Leg) (run.Next, error) {
+func (w *scriptedWorld) Next(g matrix.GridInfo, loads []matrix.LoadRecord, _ []run.Leg, _ []run.Redo) (run.Next, error) {
 	in, err := simulate.Input(w.plan, verdict.Grid{Info: matrix.GridInfo{Index: g.Index, BootID: g.BootID, Seed: g.Seed, Done: true},
 		Target: map[string]int{w.plan.Groups[0].ID: len(w.plan.Groups[0].Superblocks)}, Loads: loads, Legs: w.legs})
 	if err != nil {
@@ -150,7 +150,7 @@ func (w *scriptedWorld) Next(g matrix.GridInfo, loads []matrix.LoadRecord, _ []r
 	res, err := verdict.Judge(in)
 	var n run.Next
 	for _, r := range res.Rerun {
-		n.Rerun = append(n.Rerun, r.Group)
+		n.Rerun = append(n.Rerun, run.Redo{Group: r.Group, Replaces: r.Superblock})
 	}
 	return n, err
 }

@@ -75,25 +75,12 @@ func (s *Service) Matrix(ctx context.Context, q Request, on func(Event)) (Outcom
 // Resume goes on with a run: on the boot of its open grid at the first incomplete superblock, on another boot with a new
 // grid (protocol §8). Nothing that defines the run may have changed.
 func (s *Service) Resume(ctx context.Context, name string, on func(Event)) (Outcome, error) {
-	dir, err := s.runDir(name)
+	led, err := s.reopen(name, on)
 	if err != nil {
 		return Outcome{}, err
 	}
-	if _, ok, _ := imports(dir); ok {
-		return Outcome{}, fail(CauseUsage, "broker report prints it", "run %s holds imported results; there is nothing to go on with", name)
-	}
-	led, found, err := ledger.Open(dir)
-	if err != nil {
-		cause := CauseEvidence
-		if errors.Is(err, ledger.ErrBusy) {
-			cause = CauseBusy
-		}
-		return Outcome{}, &Error{Cause: cause, Err: err}
-	}
 	defer led.Close()
-	for _, f := range found {
-		on(Event{At: s.now(), Kind: "finding", Text: f.String()})
-	}
+	name = filepath.Base(led.Dir())
 	plan := led.Plan()
 	t, err := s.team(ctx, Request{Engines: instancesOf(plan)})
 	if err != nil {
@@ -117,12 +104,12 @@ func (s *Service) Resume(ctx context.Context, name string, on func(Event)) (Outc
 	}
 	g, pr, err := next(plan, ev, bx.BootID())
 	if err != nil {
-		return Outcome{Run: filepath.Base(dir)}, err
+		return Outcome{}, err
 	}
 	for _, l := range pr.loads {
 		on(Event{At: s.now(), Kind: "reused", Load: l.ID, Arm: l.Slot.Arm, Text: "evidence of " + l.StartUTC.Format(time.RFC3339)})
 	}
-	held, err := s.hold(ctx, plan, filepath.Base(dir), on)
+	held, err := s.hold(ctx, plan, name, on)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -138,39 +125,55 @@ type prior struct {
 	seq     int
 	// extended counts the superblocks that the open grid added, by group.
 	extended map[string]int
+	redone   []run.Redo
+	again    []run.Redo               // what the operator has run again
+	rerun    matrix.Opt[ledger.Rerun] // who and why
+}
+
+// replaced takes over which superblocks of a grid were run for another one.
+func (pr *prior) replaced(plan matrix.Plan, grid int, redone []verdict.Redone) {
+	for _, r := range redone {
+		if i := groupIndex(plan, r.Group); r.Grid == grid && i >= 0 {
+			pr.redone = append(pr.redone, run.Redo{Group: i, Replaces: r.Replaces, Superblock: r.Superblock, Operator: r.Operator})
+		}
+	}
+}
+
+func groupIndex(plan matrix.Plan, id string) int {
+	return slices.IndexFunc(plan.Groups, func(g matrix.Group) bool { return g.ID == id })
 }
 
 // reuse takes the complete superblocks of a grid. Half a mirrored superblock has no use: it is begun anew.
 func (pr *prior) reuse(plan matrix.Plan, g verdict.Grid) {
-	type superblock struct {
-		group string
-		index int
-	}
-	loads := map[superblock]int{}
 	for _, l := range g.Loads {
-		loads[superblock{l.Group, l.Slot.Superblock}]++
-	}
-	whole := func(group string, index int) bool {
-		i := slices.IndexFunc(plan.Groups, func(x matrix.Group) bool { return x.ID == group })
-		if i < 0 {
-			return false
-		}
-		n := schedule.Loads(1, len(plan.Groups[i].Arms)) // one drawn afresh; a planned one says what it has
-		if sbs := plan.Groups[i].Superblocks; index < len(sbs) && plan.Purpose == matrix.PurposeReload {
-			n = len(sbs[index].Slots(i))
-		}
-		return loads[superblock{group, index}] == n
-	}
-	for _, l := range g.Loads {
-		if whole(l.Group, l.Slot.Superblock) {
+		if whole(plan, g.Loads, l.Group, l.Slot.Superblock) {
 			pr.loads = append(pr.loads, l)
 		}
 	}
 	for _, l := range g.Legs {
-		if whole(l.Record.ID.Group, l.Record.ID.Superblock) {
+		if whole(plan, g.Loads, l.Record.ID.Group, l.Record.ID.Superblock) {
 			pr.legs = append(pr.legs, run.Leg{Record: l.Record, Gate: l.Gate, Values: l.Values})
 		}
 	}
+}
+
+// whole reports that every load of a superblock is on record.
+func whole(plan matrix.Plan, loads []matrix.LoadRecord, group string, index int) bool {
+	i := groupIndex(plan, group)
+	if i < 0 {
+		return false
+	}
+	want := schedule.Loads(1, len(plan.Groups[i].Arms)) // one drawn afresh; a planned one says what it has
+	if sbs := plan.Groups[i].Superblocks; index < len(sbs) && plan.Purpose == matrix.PurposeReload {
+		want = len(sbs[index].Slots(i))
+	}
+	have := 0
+	for _, l := range loads {
+		if l.Group == group && l.Slot.Superblock == index {
+			have++
+		}
+	}
+	return have == want
 }
 
 // next decides which grid a resumed run continues or opens.
@@ -185,10 +188,13 @@ func next(plan matrix.Plan, ev evidence, boot string) (matrix.GridInfo, prior, e
 		pr.resumed = true
 		pr.extended = ev.extended[last.Info.Index]
 		pr.reuse(plan, last)
+		pr.replaced(plan, last.Info.Index, ev.redone)
 		return last.Info, pr, nil
 	case last.Info.Done && last.Info.BootID == boot && len(ev.grids) < plan.Grids:
 		return last.Info, pr, fail(CauseUsage, "reboot, then run broker resume again: one boot says nothing about the next",
 			"grid %d of %d is complete on this boot; the next one needs another boot", last.Info.Index+1, plan.Grids)
+	case last.Info.Done && len(ev.grids) >= plan.Grids && ev.state == StateInterrupted && ev.next != "":
+		return last.Info, pr, fail(CauseUsage, ev.next, "all planned superblocks of the run are complete; a re-run that the operator asked for was interrupted")
 	case last.Info.Done && len(ev.grids) >= plan.Grids:
 		return last.Info, pr, fail(CauseUsage, "broker report prints it", "the run is complete")
 	}
@@ -228,7 +234,11 @@ func (s *Service) perform(ctx context.Context, t *team, led *ledger.Run, bx held
 	}
 	s.summarise(led, StateRunning, "")
 	runErr := run.Run(ctx, cfg)
-	state, next, why := ended(runErr, plan, g, s.again("resume "+name))
+	again := s.again("resume " + name)
+	if r, ok := pr.rerun.Get(); ok {
+		again = s.again(fmt.Sprintf("rerun %s --who %q --why %q", name, r.Who, r.Why))
+	}
+	state, next, why := ended(runErr, plan, g, again, s.again("resume "+name))
 	if _, err := led.Append(ledger.KindRunClose, s.now(), ledger.RunClose{State: state, Next: next}); err != nil {
 		return out, errors.Join(runErr, err)
 	}
@@ -259,18 +269,16 @@ func (s *Service) again(command string) string {
 }
 
 // ended turns how a grid ended into the state of its run, the error a caller gets, and what to do next.
-func ended(err error, plan matrix.Plan, g matrix.GridInfo, resume string) (state, next string, why error) {
+func ended(err error, plan matrix.Plan, g matrix.GridInfo, again, resume string) (state, next string, why error) {
 	switch {
 	case err == nil && g.Index+1 < plan.Grids:
 		return StatePendingGrid, fmt.Sprintf("grid %d pending: reboot, then %s", g.Index+2, resume), nil
 	case err == nil:
 		return StateComplete, "", nil
-	case errors.Is(err, run.ErrInterrupted):
-		return StateInterrupted, resume, &Error{Cause: CauseInterrupted, Err: err, Fix: "go on with: " + resume}
-	case errors.Is(err, run.ErrBudget):
-		return StateInterrupted, resume, &Error{Cause: CauseInterrupted, Err: err, Fix: "go on with: " + resume}
+	case errors.Is(err, run.ErrInterrupted), errors.Is(err, run.ErrBudget):
+		return StateInterrupted, again, &Error{Cause: CauseInterrupted, Err: err, Fix: "go on with: " + again}
 	}
-	return StateAborted, resume, err
+	return StateAborted, again, err
 }
 
 func (s *Service) opening(led *ledger.Run, bx *box.Box, pr prior, g matrix.GridInfo) error {
@@ -287,6 +295,11 @@ func (s *Service) opening(led *ledger.Run, bx *box.Box, pr prior, g matrix.GridI
 			if _, err := led.Append(ledger.KindRefusal, s.now(), ledger.Refusal{Pair: matrix.Some(r), Reason: r.Reason, Detail: r.Detail}); err != nil {
 				return err
 			}
+		}
+	}
+	if r, ok := pr.rerun.Get(); ok {
+		if _, err := led.Append(ledger.KindRerun, s.now(), r); err != nil {
+			return err
 		}
 	}
 	_, err := led.Append(ledger.KindBox, s.now(), ledger.Box{Facts: bx.Facts()})
@@ -317,9 +330,12 @@ func (s *Service) runConfig(ctx context.Context, t *team, led *ledger.Run, bx bo
 	if id := corpus.Identity(); id != plan.Method.Corpus {
 		return run.Config{}, fail(CauseEvidence, "build the corpus the plan was made with, or start a new run", "the prompt corpus is %.16s…, the plan was made with %.16s…", id, plan.Method.Corpus)
 	}
+	if err := unused(corpus, plan, pr); err != nil {
+		return run.Config{}, err
+	}
 	live := &liveJudge{plan: gridPlan(plan, profile, g), profile: gate, extended: pr.extended}
 	cfg := run.Config{
-		Plan: live.plan, Grid: g, Resumed: pr.resumed, Done: pr.loads, DoneLegs: pr.legs, Seq: pr.seq,
+		Plan: live.plan, Grid: g, Resumed: pr.resumed, Done: pr.loads, DoneLegs: pr.legs, Redone: pr.redone, Again: pr.again, Seq: pr.seq,
 		Engine:   func(ctx context.Context, instance string) (run.Engine, error) { return s.launched(ctx, t, instance) },
 		Artifact: artifactsOf(model),
 		CheckPin: s.pinned(ctx, plan, model),
@@ -376,18 +392,22 @@ func (j *liveJudge) Leg(rec matrix.LegRecord, arm matrix.Arm, point matrix.Point
 	return run.Leg{Record: l.Record, Gate: l.Gate, Values: l.Values}, nil
 }
 
-func (j *liveJudge) Next(g matrix.GridInfo, loads []matrix.LoadRecord, legs []run.Leg) (run.Next, error) {
+func (j *liveJudge) Next(g matrix.GridInfo, loads []matrix.LoadRecord, legs []run.Leg, redone []run.Redo) (run.Next, error) {
 	grid := verdict.Grid{Info: g, Loads: loads, Target: targets(j.plan, j.extended)}
 	for _, l := range legs {
 		grid.Legs = append(grid.Legs, verdict.Leg{Record: l.Record, Gate: l.Gate, Values: l.Values})
 	}
-	res, err := verdict.Judge(verdict.Input{Plan: j.plan, Metrics: metrics.Catalog(), Profile: j.profile, Grids: []verdict.Grid{grid}, AA: verdict.AAMissing})
+	in := verdict.Input{Plan: j.plan, Metrics: metrics.Catalog(), Profile: j.profile, Grids: []verdict.Grid{grid}, AA: verdict.AAMissing}
+	for _, r := range redone {
+		in.Redone = append(in.Redone, verdict.Redone{Grid: g.Index, Group: j.plan.Groups[r.Group].ID, Superblock: r.Superblock, Replaces: r.Replaces, Operator: r.Operator})
+	}
+	res, err := verdict.Judge(in)
 	if err != nil {
 		return run.Next{}, err
 	}
 	var n run.Next
 	for _, r := range res.Rerun {
-		n.Rerun = append(n.Rerun, r.Group)
+		n.Rerun = append(n.Rerun, run.Redo{Group: r.Group, Replaces: r.Superblock})
 	}
 	if j.plan.Purpose != matrix.PurposeAA { // an A/A has 6 blocks (protocol §3.6)
 		n.Extend = res.Extend

@@ -32,11 +32,12 @@ const (
 	KindHold            Kind = "hold"             // Hold
 	KindBox             Kind = "box"              // Box
 	KindResume          Kind = "resume"           // Resume
+	KindRerun           Kind = "rerun"            // Rerun
 	KindRunClose        Kind = "run_close"        // RunClose
 )
 
 var kinds = []Kind{KindGridOpen, KindGridClose, KindSuperblockStart, KindSuperblockEnd, KindLoad, KindLeg, KindCanary, KindPreflight,
-	KindRefusal, KindAbort, KindNote, KindHold, KindBox, KindResume, KindRunClose}
+	KindRefusal, KindAbort, KindNote, KindHold, KindBox, KindResume, KindRerun, KindRunClose}
 
 // GridOpen begins a grid: the box's boot and the seed its superblocks are drawn from.
 type GridOpen struct {
@@ -124,6 +125,22 @@ type Resume struct {
 	Grid   int             `json:"grid"`
 	Torn   matrix.Opt[int] `json:"torn_seq,omitzero"` // record that a crash left torn
 	Reused []string        `json:"reused,omitempty"`  // superblocks whose evidence is used again
+}
+
+// Rerun says that the operator has superblocks run again in which an engine failed (protocol §4.4). The superblocks that
+// follow are theirs.
+type Rerun struct {
+	Grid        int      `json:"grid"`
+	Superblocks []Redone `json:"superblocks"`
+	Who         string   `json:"who"`
+	Why         string   `json:"why"`
+}
+
+// Redone is one superblock that is run again, and the legs that are void in it.
+type Redone struct {
+	Group      string   `json:"group"`
+	Superblock int      `json:"superblock"`
+	Legs       []string `json:"legs"`
 }
 
 // RunClose ends a run.

@@ -19,6 +19,7 @@ type world struct {
 	records   []string // kind or leg, in order
 	loads     []matrix.LoadRecord
 	legs      []matrix.LegRecord
+	begun     []ledger.SuperblockStart
 	running   map[string]bool
 	starts    map[string]int // by instance
 	start     func(instance string, n int) (matrix.Ready, error)
@@ -150,6 +151,9 @@ func (r fakeRecorder) Append(kind ledger.Kind, _ time.Time, body any) (ledger.Re
 	if l, ok := body.(matrix.LoadRecord); ok {
 		r.w.loads = append(r.w.loads, l)
 	}
+	if b, ok := body.(ledger.SuperblockStart); ok {
+		r.w.begun = append(r.w.begun, b)
+	}
 	return ledger.Record{}, r.w.putErr
 }
 
@@ -169,7 +173,7 @@ func (fakeJudge) Leg(rec matrix.LegRecord, _ matrix.Arm, _ matrix.Point) (Leg, e
 	return Leg{Record: rec}, nil
 }
 
-func (j fakeJudge) Next(matrix.GridInfo, []matrix.LoadRecord, []Leg) (Next, error) {
+func (j fakeJudge) Next(matrix.GridInfo, []matrix.LoadRecord, []Leg, []Redo) (Next, error) {
 	if len(j.w.next) == 0 {
 		return Next{}, nil
 	}

@@ -9,7 +9,7 @@
 //  2. for every superblock, round-robin over groups: lead-in, forward block, backward block
 //  3. for every load: settle, evict, start, identity against pin and plan, canary, legs, stop, proof of absence
 //  4. for every leg: warm-up, repetitions, canary; written to the ledger before the next step
-//  5. ask what to run again or to add, run that, ask again
+//  5. run again what the operator asks for; ask the judge what to run again or to add, run that, ask again
 //  6. close the grid
 //
 // A cancelled context drops the leg in flight, stops the engine, closes the record and returns ErrInterrupted: what was
@@ -37,8 +37,9 @@ var ErrBudget = errors.New("the budget is used up; the evidence is kept")
 
 // Why a superblock that was not planned is run; the ledger's superblock_start says it.
 const (
-	Rerun  = "rerun"  // for one that the environment or the client voided
-	Extend = "extend" // because primary cells are undecided
+	Rerun    = "rerun"    // for one that the environment or the client voided
+	Extend   = "extend"   // because primary cells are undecided
+	Operator = "operator" // for one that an engine voided, because the operator asks for it
 )
 
 // Engine is what a run needs of one instance.
@@ -108,8 +109,16 @@ type Recorder interface {
 
 // Next is what still has to run after the planned superblocks.
 type Next struct {
-	Rerun  []int // groups, one entry per superblock that the environment or the client voided
-	Extend []int // groups that want one more superblock
+	Rerun  []Redo // one entry per superblock that the environment or the client voided
+	Extend []int  // groups that want one more superblock
+}
+
+// Redo is a superblock that is run for another one.
+type Redo struct {
+	Group      int
+	Replaces   int
+	Superblock int  // as drawn; not known before
+	Operator   bool // asked for by the operator, not by the judge
 }
 
 // Leg is one recorded leg without its requests, as the judge of a running grid sees it.
@@ -122,7 +131,7 @@ type Leg struct {
 // Judge reduces a leg and decides what has to run again.
 type Judge interface {
 	Leg(rec matrix.LegRecord, arm matrix.Arm, point matrix.Point) (Leg, error)
-	Next(grid matrix.GridInfo, loads []matrix.LoadRecord, legs []Leg) (Next, error)
+	Next(grid matrix.GridInfo, loads []matrix.LoadRecord, legs []Leg, redone []Redo) (Next, error)
 }
 
 // Config is everything one grid needs.
@@ -132,7 +141,9 @@ type Config struct {
 	Resumed   bool                // the grid is open already
 	Done      []matrix.LoadRecord // of this grid, complete superblocks from before a resume
 	DoneLegs  []Leg
-	Seq       int // loads that the run has begun so far, in all grids
+	Redone    []Redo // of this grid, from before a resume
+	Again     []Redo // what the operator asks for, before anything else is run again or added
+	Seq       int    // loads that the run has begun so far, in all grids
 	Engine    func(ctx context.Context, instance string) (Engine, error)
 	Artifact  func(arm matrix.Arm) (matrix.Artifact, []string, error) // local artifact and every file to evict
 	Request   func(arm matrix.Arm, a matrix.Artifact) (matrix.StartRequest, error)
@@ -169,14 +180,14 @@ type Event struct {
 // Run performs the grid. It returns ErrInterrupted or ErrBudget when it ended early; any other error means that evidence
 // could not be written or the configuration is unusable.
 func Run(ctx context.Context, c Config) error {
-	r := &runner{Config: c, prints: map[string]string{}, dropped: map[string]string{}, byHost: map[string]string{}, fails: map[string]int{}, loads: c.Done, legs: c.DoneLegs, seq: c.Seq}
+	r := &runner{Config: c, prints: map[string]string{}, dropped: map[string]string{}, byHost: map[string]string{}, fails: map[string]int{}, loads: c.Done, legs: c.DoneLegs, redone: slices.Clone(c.Redone), seq: c.Seq}
 	for _, l := range c.Done {
 		if ready, ok := l.Ready.Get(); ok {
 			r.prints[l.ArmKey] = ready.Print
 		}
 	}
-	r.total = r.count()
 	r.done = len(c.Done)
+	r.total = r.count() + r.beyond()
 	if !c.Resumed {
 		if _, err := r.Recorder.Append(ledger.KindGridOpen, r.Now(), ledger.GridOpen{Grid: c.Grid.Index, BootID: c.Grid.BootID, Seed: c.Grid.Seed}); err != nil {
 			return err
@@ -184,7 +195,7 @@ func Run(ctx context.Context, c Config) error {
 	}
 	r.event(Event{Kind: "grid", Text: fmt.Sprintf("grid %d on boot %s", c.Grid.Index, c.Grid.BootID)})
 	for _, gs := range c.Plan.Order() {
-		if err := r.superblock(ctx, gs[0], c.Plan.Groups[gs[0]].Superblocks[gs[1]], ""); err != nil {
+		if err := r.superblock(ctx, gs[0], c.Plan.Groups[gs[0]].Superblocks[gs[1]], "", matrix.Opt[int]{}); err != nil {
 			return err
 		}
 	}
@@ -195,6 +206,7 @@ type runner struct {
 	Config
 	loads   []matrix.LoadRecord
 	legs    []Leg
+	redone  []Redo
 	prints  map[string]string // arm key → arm_print of its first load
 	dropped map[string]string // arm key → why its loads are not attempted any more
 	byHost  map[string]string // arm key → who of the host ended the last loads before the arm was dropped
@@ -215,24 +227,26 @@ func (r *runner) rest(ctx context.Context) error {
 			}
 		}
 	}
+	for _, redo := range r.Again {
+		if err := r.redo(ctx, redo, Operator, drawn); err != nil {
+			return err
+		}
+	}
 	for {
-		next, err := r.Judge.Next(r.Grid, r.loads, r.legs)
+		next, err := r.Judge.Next(r.Grid, r.loads, r.legs, r.redone)
 		if err != nil {
 			return err
 		}
 		if len(next.Rerun)+len(next.Extend) == 0 {
 			break
 		}
-		for i, g := range append(slices.Clone(next.Rerun), next.Extend...) {
-			kind := Rerun
-			if i >= len(next.Rerun) {
-				kind = Extend
+		for _, redo := range next.Rerun {
+			if err := r.redo(ctx, redo, Rerun, drawn); err != nil {
+				return err
 			}
-			sb := r.NextSB(g, drawn[g])
-			drawn[g]++
-			r.total += len(sb.Slots(g))
-			r.event(Event{Kind: kind, Group: r.Plan.Groups[g].ID, Superblock: sb.Index})
-			if err := r.superblock(ctx, g, sb, kind); err != nil {
+		}
+		for _, g := range next.Extend {
+			if err := r.superblock(ctx, g, r.draw(g, Extend, drawn), Extend, matrix.Opt[int]{}); err != nil {
 				return err
 			}
 		}
@@ -242,6 +256,34 @@ func (r *runner) rest(ctx context.Context) error {
 	}
 	r.event(Event{Kind: "done", Text: fmt.Sprintf("grid %d complete", r.Grid.Index)})
 	return nil
+}
+
+// draw takes the next superblock of a group's stream: what is run for another one is never chosen.
+func (r *runner) draw(g int, kind string, drawn []int) matrix.Superblock {
+	sb := r.NextSB(g, drawn[g])
+	drawn[g]++
+	r.total += len(sb.Slots(g))
+	r.event(Event{Kind: kind, Group: r.Plan.Groups[g].ID, Superblock: sb.Index})
+	return sb
+}
+
+// redo runs a superblock for another one.
+func (r *runner) redo(ctx context.Context, redo Redo, why string, drawn []int) error {
+	sb := r.draw(redo.Group, why, drawn)
+	redo.Superblock, redo.Operator = sb.Index, why == Operator
+	r.redone = append(r.redone, redo)
+	return r.superblock(ctx, redo.Group, sb, why, matrix.Some(redo.Replaces))
+}
+
+// beyond counts the loads from before a resume that no plan has: those of superblocks run again or added.
+func (r *runner) beyond() int {
+	n := 0
+	for _, l := range r.loads {
+		if i := slices.IndexFunc(r.Plan.Groups, func(g matrix.Group) bool { return g.ID == l.Group }); i >= 0 && l.Slot.Superblock >= len(r.Plan.Groups[i].Superblocks) {
+			n++
+		}
+	}
+	return n
 }
 
 func (r *runner) count() int {
@@ -256,7 +298,7 @@ func (r *runner) count() int {
 
 // superblock runs the loads of one superblock. One that an earlier process completed is left as it is; one that it left
 // half-done is run again from its lead-in, because half a mirrored block has no use.
-func (r *runner) superblock(ctx context.Context, g int, sb matrix.Superblock, why string) error {
+func (r *runner) superblock(ctx context.Context, g int, sb matrix.Superblock, why string, replaces matrix.Opt[int]) error {
 	group := r.Plan.Groups[g]
 	slots := sb.Slots(g)
 	if r.complete(group.ID, sb.Index, len(slots)) {
@@ -269,7 +311,7 @@ func (r *runner) superblock(ctx context.Context, g int, sb matrix.Superblock, wh
 	if err := ctx.Err(); err != nil {
 		return ErrInterrupted
 	}
-	start := ledger.SuperblockStart{Grid: r.Grid.Index, Group: group.ID, Superblock: sb, Why: why}
+	start := ledger.SuperblockStart{Grid: r.Grid.Index, Group: group.ID, Superblock: sb, Replaces: replaces, Why: why}
 	if _, err := r.Recorder.Append(ledger.KindSuperblockStart, r.Now(), start); err != nil {
 		return err
 	}

@@ -252,7 +252,7 @@ func TestResumeRepeatsNoCompleteSuperblock(t *testing.T) {
 func TestJudgeOrdersReplacementsAndExtensions(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w, p := newWorld(), plan(1)
-		w.next = []Next{{Rerun: []int{0}}, {Extend: []int{0}}}
+		w.next = []Next{{Rerun: []Redo{{Replaces: 0}}}, {Extend: []int{0}}}
 		if err := Run(t.Context(), w.config(p)); err != nil {
 			t.Fatal(err)
 		}
@@ -264,6 +264,30 @@ func TestJudgeOrdersReplacementsAndExtensions(t *testing.T) {
 		}
 		if !slices.Equal(seen, []int{0, 1, 2}) {
 			t.Errorf("superblocks %v ran, want 0 and fresh draws 1, 2", seen)
+		}
+	})
+}
+
+// What the operator asks for is run first, as the next draw of the stream, and the record says for which superblock it is.
+func TestOperatorRedoes(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w, p := newWorld(), plan(1)
+		if err := Run(t.Context(), w.config(p)); err != nil {
+			t.Fatal(err)
+		}
+		c := w.config(p)
+		c.Resumed, c.Done, c.Seq, c.Again = true, slices.Clone(w.loads), len(w.loads), []Redo{{Replaces: 0}}
+		w.next = []Next{{Rerun: []Redo{{Replaces: 1}}}}
+		w.begun = nil
+		if err := Run(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, s := range w.begun {
+			got = append(got, fmt.Sprint(s.Superblock.Index, " for ", s.Replaces.Or(-1), " ", s.Why))
+		}
+		if want := []string{"1 for 0 operator", "2 for 1 rerun"}; !slices.Equal(got, want) {
+			t.Errorf("%q ran, want %q", got, want)
 		}
 	})
 }

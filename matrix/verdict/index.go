@@ -50,6 +50,16 @@ type fail struct {
 
 func (s *superblock) leg(point, half, arm int) *leg { return s.legs[(point*2+half)*s.arms+arm] }
 
+// absent reports that an arm has neither a leg at the point nor a load that failed before it in one of the blocks.
+func (s *superblock) absent(point, arm int) bool {
+	for half := range 2 {
+		if s.leg(point, half, arm) == nil && s.failed[half*s.arms+arm] == nil {
+			return true
+		}
+	}
+	return false
+}
+
 // section is one group on one grid.
 type section struct {
 	target int

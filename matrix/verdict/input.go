@@ -8,14 +8,14 @@ import (
 
 // Input is everything a judgement depends on. The order of loads and legs does not matter; their Seq does.
 type Input struct {
-	Plan     matrix.Plan
-	Metrics  []matrix.Metric
-	Profile  gates.Profile
-	Grids    []Grid
-	AA       AA // of this method id; the embedded A/A is found in the legs
-	Holds    []Hold
-	Reloads  []Reload
-	Released []matrix.LegID // legs void by the engine whose operator re-run passed; the old record stays in the ledger
+	Plan    matrix.Plan
+	Metrics []matrix.Metric
+	Profile gates.Profile
+	Grids   []Grid
+	AA      AA // of this method id; the embedded A/A is found in the legs
+	Holds   []Hold
+	Reloads []Reload
+	Redone  []Redone // superblocks that were run for another one, in the order of the record
 }
 
 // Grid is the evidence of one boot.
@@ -70,8 +70,11 @@ type Result struct {
 	Rerun []Rerun
 	// Extend lists the groups (by index) whose primary cells are still undecided and that may have one superblock more
 	// (protocol §3.7). It is empty while Rerun is not.
-	Extend    []int
-	Simulated bool
+	Extend []int
+	// EngineVoids lists what an engine's failure withholds and no operator re-run has released, one entry per pair, point and
+	// grid.
+	EngineVoids []EngineVoid
+	Simulated   bool
 }
 
 // outputRate is the metric of the terminal control and of the load-state watch (protocol §2.7, §3.6).

@@ -18,7 +18,12 @@ func Judge(in Input) (Result, error) {
 	var res Result
 	shown := map[shownKey]bool{}
 	extend := map[int]bool{}
+	var seen *pairing // drafts of one pairing follow each other
 	for _, c := range drafts {
+		if c.pairing != seen {
+			seen = c.pairing
+			res.EngineVoids = append(res.EngineVoids, x.owed(seen)...)
+		}
 		cell, err := x.cell(c)
 		if err != nil {
 			return Result{}, fmt.Errorf("judge: cell %s: %w", cell.ID, err)

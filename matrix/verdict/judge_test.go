@@ -113,14 +113,56 @@ func TestEngineVoid(t *testing.T) {
 			t.Errorf("leg %s of a withheld arm shows %v", l.LoadID, l.Values)
 		}
 	}
-	for _, l := range in.Grids[0].Legs {
-		if l.Gate.Cause == matrix.CauseEngine {
-			in.Released = append(in.Released, l.Record.ID)
+}
+
+// §4.4: an engine's failure is released by an operator re-run of its superblock that passes, and by nothing else.
+func TestOperatorRerun(t *testing.T) {
+	by := map[string]float64{"a": 11, "b": 10}
+	const failed, again, third = 1, 3, 4
+	for name, c := range map[string]struct {
+		codes    map[int]matrix.LegCode // of arm b, by superblock re-run
+		redone   []verdict.Redone
+		released bool
+		blocks   int
+	}{
+		"run again and passed":                        {nil, []verdict.Redone{{Superblock: again, Replaces: failed, Operator: true}}, true, 6},
+		"a passing superblock nobody asked for":       {nil, nil, false, 6},
+		"run again by the judge, not by the operator": {nil, []verdict.Redone{{Superblock: again, Replaces: failed}}, false, 6},
+		"of another superblock":                       {nil, []verdict.Redone{{Superblock: again, Replaces: 0, Operator: true}}, false, 6},
+		"of another grid":                             {nil, []verdict.Redone{{Grid: 1, Superblock: again, Replaces: failed, Operator: true}}, false, 6},
+		"replaces itself":                             {nil, []verdict.Redone{{Superblock: failed, Replaces: failed, Operator: true}}, false, 6},
+		"failed again":                                {map[int]matrix.LegCode{again: matrix.FailedRequests}, []verdict.Redone{{Superblock: again, Replaces: failed, Operator: true}}, false, 6},
+		"void by the box":                             {map[int]matrix.LegCode{again: matrix.SwapActivity}, []verdict.Redone{{Superblock: again, Replaces: failed, Operator: true}}, false, 6},
+		"void by the box, its replacement passed":     {map[int]matrix.LegCode{again: matrix.SwapActivity}, []verdict.Redone{{Superblock: again, Replaces: failed, Operator: true}, {Superblock: third, Replaces: again}}, true, 6},
+		"failed again, the third passed":              {map[int]matrix.LegCode{again: matrix.FailedRequests}, []verdict.Redone{{Superblock: again, Replaces: failed, Operator: true}, {Superblock: third, Replaces: again, Operator: true}}, true, 6},
+		"failed again, the third is not of it":        {map[int]matrix.LegCode{again: matrix.FailedRequests}, []verdict.Redone{{Superblock: again, Replaces: failed, Operator: true}, {Superblock: third, Replaces: failed, Operator: true}}, false, 6},
+	} {
+		r := newRun(t, 3, "a", "b")
+		g := r.grid(5, values(by))
+		g.Target = map[string]int{r.plan.Groups[0].ID: 3}
+		void(g, failed, 1, "b", matrix.FailedRequests)
+		for sb, code := range c.codes {
+			void(g, sb, 0, "b", code)
 		}
-	}
-	r.more(&in.Grids[0], schedule.Next(r.plan, 0, 3), values(map[string]float64{"a": 11, "b": 10, "c": 10}))
-	if c := judge(t, in).Cells[1]; slices.Contains(c.Codes(), matrix.EngineVoidOnRecord) || c.Blocks != 6 {
-		t.Errorf("released by an operator re-run: %v, %d blocks", c.Codes(), c.Blocks)
+		in := r.input(t)
+		for i := range c.redone {
+			c.redone[i].Group, c.redone[i].Who, c.redone[i].Why = r.plan.Groups[0].ID, "ana", "driver reset"
+		}
+		in.Redone = c.redone
+		res := judge(t, in)
+		cell := res.Cells[0]
+		if withheld := slices.Contains(cell.Codes(), matrix.EngineVoidOnRecord); withheld == c.released || withheld != (len(res.EngineVoids) > 0) {
+			t.Errorf("%s: %v, owed %+v", name, cell.Codes(), res.EngineVoids)
+		}
+		if c.released && (cell.Blocks != c.blocks || !cell.Numbers.Present()) {
+			t.Errorf("%s: %d blocks, numbers %v", name, cell.Blocks, cell.Numbers.Present())
+		}
+		if c.released && (len(cell.Annotated) == 0 || !strings.Contains(cell.Annotated[0], "by ana (driver reset)") || !strings.Contains(cell.Annotated[0], "FAILED_REQUESTS")) {
+			t.Errorf("%s: a released cell does not say so: %q", name, cell.Annotated)
+		}
+		if !c.released && cell.Numbers.Present() {
+			t.Errorf("%s: a withheld cell shows numbers", name)
+		}
 	}
 }
 

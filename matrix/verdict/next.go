@@ -26,7 +26,11 @@ func (x *index) next(code matrix.Reason, p *pairing, blocks int) string {
 	case matrix.HarnessFault:
 		return fmt.Sprintf("repair what the evidence names, then the series again: %s", loads(whole))
 	case matrix.EngineVoidOnRecord:
-		return fmt.Sprintf("the series again on a build that does not fail: %s; or an operator re-run of the superblock that passes: %s", loads(whole), loads(one))
+		again := 0
+		for _, v := range x.owed(p) {
+			again += len(v.Superblocks)
+		}
+		return fmt.Sprintf("the series again on a build that does not fail: %s; or, on this boot, an operator re-run that passes (broker rerun): %s", loads(whole), loads(again*one))
 	case matrix.AAMissing, matrix.AAEmbeddedOnly:
 		return fmt.Sprintf("broker aa, once for this method: %s", loads(dedicatedAA))
 	case matrix.AAFailed:

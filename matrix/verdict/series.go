@@ -42,27 +42,30 @@ func (r blockRef) lag() float64 { return float64(r.a.rec.ID.Position - r.b.rec.I
 
 // voidLeg is a scored leg, or a block, that does not count.
 type voidLeg struct {
-	sb     *superblock
-	cause  matrix.Cause
-	id     string
-	detail string
+	sb         *superblock // nil: of an attempt that was begun again
+	superblock int
+	cause      matrix.Cause
+	id         string
+	detail     string
 }
 
 func (x *index) pairing(group, point int, pair matrix.Pair) *pairing {
 	p := &pairing{group: group, point: point, pair: pair, a: x.arms[group][pair.A], b: x.arms[group][pair.B]}
 	for g := range x.sections {
-		p.grids = append(p.grids, x.gridPairing(p, x.sections[g][group]))
+		p.grids = append(p.grids, x.gridPairing(p, g))
 	}
+	p.notes = x.reruns(p)
 	return p
 }
 
-func (x *index) gridPairing(p *pairing, s *section) gridPairing {
+func (x *index) gridPairing(p *pairing, grid int) gridPairing {
 	var out gridPairing
+	s := x.sections[grid][p.group]
 	var blocks []Block
 	for i, sb := range s.sbs {
 		tenant := false
 		for half := range 2 {
-			b, ok := x.block(p, sb, half, &out)
+			b, ok := x.block(p, grid, sb, half, &out)
 			if ok {
 				b.Superblock = i
 				blocks = append(blocks, b)
@@ -82,9 +85,9 @@ func (x *index) gridPairing(p *pairing, s *section) gridPairing {
 	}
 	for _, l := range s.stale {
 		if l.gate.Cause == matrix.CauseEngine && (l.rec.ID.Arm == p.pair.A || l.rec.ID.Arm == p.pair.B) &&
-			x.points[l.rec.ID.Point] == p.point && !slices.Contains(x.in.Released, l.rec.ID) {
+			x.points[l.rec.ID.Point] == p.point && !x.released(grid, p.group, l.rec.ID.Superblock, x.arms[p.group][l.rec.ID.Arm], p.point) {
 			blocks = append(blocks, Block{Superblock: -1, Void: true, Causes: []matrix.Cause{matrix.CauseEngine}})
-			out.voids = append(out.voids, voidLeg{cause: matrix.CauseEngine, id: l.id(), detail: details(l.gate)})
+			out.voids = append(out.voids, voidLeg{superblock: l.rec.ID.Superblock, cause: matrix.CauseEngine, id: l.id(), detail: details(l.gate)})
 		}
 	}
 	out.tally = Count(s.target, blocks)
@@ -102,7 +105,7 @@ func (x *index) gridPairing(p *pairing, s *section) gridPairing {
 }
 
 // block judges one block of the pair; false: it was never run to its end.
-func (x *index) block(p *pairing, sb *superblock, half int, out *gridPairing) (Block, bool) {
+func (x *index) block(p *pairing, grid int, sb *superblock, half int, out *gridPairing) (Block, bool) {
 	var b Block
 	var legs [2]*leg
 	whole := true
@@ -115,16 +118,16 @@ func (x *index) block(p *pairing, sb *superblock, half int, out *gridPairing) (B
 			b.LagOnly = lag && (b.LagOnly || !slices.Contains(b.Causes, matrix.CauseHarness))
 		}
 		b.Causes = append(b.Causes, cause)
-		out.voids = append(out.voids, voidLeg{sb, cause, id, detail})
+		out.voids = append(out.voids, voidLeg{sb, sb.index, cause, id, detail})
 	}
 	for i, arm := range []int{p.a, p.b} {
 		l := sb.leg(p.point, half, arm)
 		legs[i] = l
 		switch f := sb.failed[half*sb.arms+arm]; {
 		case l != nil && !l.gate.Valid():
-			note(l.gate.Cause, l.id(), details(l.gate), lagOnly(l.gate.Codes), slices.Contains(x.in.Released, l.rec.ID))
+			note(l.gate.Cause, l.id(), details(l.gate), lagOnly(l.gate.Codes), l.gate.Cause == matrix.CauseEngine && x.released(grid, p.group, sb.index, arm, p.point))
 		case l == nil && f != nil:
-			note(f.gate.Cause, f.load, details(f.gate), false, false)
+			note(f.gate.Cause, f.load, details(f.gate), false, f.gate.Cause == matrix.CauseEngine && x.released(grid, p.group, sb.index, arm, p.point))
 		case l == nil:
 			whole = false
 		}

@@ -69,6 +69,7 @@ type Config struct {
 	PromptCost  time.Duration
 	FailEvery   int
 	FailKind    Fault
+	FailLoads   []string
 	ReadyAfter  time.Duration
 	ExitLoad    bool
 	NeverReady  bool
@@ -127,6 +128,11 @@ func Fields() []Field {
 		count("fail_every", 0, "every so many streamed requests one goes wrong; 0: none", func(c *Config) *int { return &c.FailEvery }),
 		{matrix.Setting{Name: "fail_kind", Type: "string", Values: text(faults), Help: "how it goes wrong"},
 			func(c *Config, v string) error { return oneOf(&c.FailKind, Fault(v), faults) }},
+		{matrix.Setting{Name: "fail_loads", Type: "list", Help: "fail_every holds in loads whose name contains one of these, e.g. -s00-,-s02- (default: in all)"},
+			func(c *Config, v string) error {
+				c.FailLoads = strings.Split(strings.ReplaceAll(v, " ", ""), ",")
+				return nil
+			}},
 		duration("ready_after", "0s", "time a load takes", func(c *Config) *time.Duration { return &c.ReadyAfter }),
 		flag("exit_during_load", "exits with code 1 at the end of the load", func(c *Config) *bool { return &c.ExitLoad }),
 		flag("never_ready", "never finishes its load", func(c *Config) *bool { return &c.NeverReady }),
@@ -166,6 +172,9 @@ func Parse(settings map[string]string) (Config, []Problem) {
 	}
 	if c.FailEvery > 0 && c.FailKind == "" {
 		bad = append(bad, Problem{"fail_kind", "fail_every needs to know how a request goes wrong"})
+	}
+	if len(c.FailLoads) > 0 && c.FailEvery == 0 {
+		bad = append(bad, Problem{"fail_every", "fail_loads needs to know how often a request goes wrong"})
 	}
 	if c.CarryOver != 0 && c.CarryFile == "" {
 		bad = append(bad, Problem{"carry_file", "carry_over needs to know which instance ran last"})

@@ -31,7 +31,7 @@ func (s *Server) generate(w http.ResponseWriter, hr *http.Request) {
 	streamed := int64(0)
 	if r.Stream {
 		streamed = s.streamed.Add(1)
-		if s.p.FailEvery > 0 && streamed%int64(s.p.FailEvery) == 0 {
+		if s.p.FailEvery > 0 && s.p.fails() && streamed%int64(s.p.FailEvery) == 0 {
 			r.fault = s.p.FailKind
 		}
 	}

@@ -19,6 +19,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -34,6 +36,11 @@ type Params struct {
 	Slots   int     // requests at once
 
 	Quantization, KVDtype, Speculation string // as it says when asked
+}
+
+// fails reports whether the streams of this load go wrong.
+func (p Params) fails() bool {
+	return len(p.FailLoads) == 0 || slices.ContainsFunc(p.FailLoads, func(part string) bool { return strings.Contains(p.LoadID, part) })
 }
 
 // Server answers as an engine. Create it with New.

@@ -444,7 +444,7 @@ func TestLoadSpeed(t *testing.T) {
 
 func TestParse(t *testing.T) {
 	for k, v := range map[string]string{"dialect": "nope", "itl": "-1s", "ttft": "x", "jitter": "NaN", "load_states": "1:0.5", "fail_kind": "x",
-		"opens": "gguf", "tokens_per_chunk": "0", "seed": "-1", "nonsense": "1", "fail_every": "3", "batch_step": "maybe", "carry_over": "0.1"} {
+		"opens": "gguf", "tokens_per_chunk": "0", "seed": "-1", "nonsense": "1", "fail_every": "3", "fail_loads": "x", "batch_step": "maybe", "carry_over": "0.1"} {
 		if _, bad := Parse(map[string]string{k: v}); len(bad) != 1 {
 			t.Errorf("%s=%s: %v", k, v, bad)
 		}
@@ -464,6 +464,20 @@ func TestParse(t *testing.T) {
 	}
 	if d, bad := Parse(nil); len(bad) > 0 || !cmp.Equal(d, Default()) {
 		t.Errorf("no settings are not the defaults: %+v %v", d, bad)
+	}
+}
+
+// A fault may be one of some loads alone, as an engine's may be that recovers.
+func TestFailLoads(t *testing.T) {
+	for loads, want := range map[string]bool{"": true, "-s00-,-s02-": true, "-s01-": false} {
+		settings := map[string]string{"fail_every": "1", "fail_kind": "cut"}
+		if loads != "" {
+			settings["fail_loads"] = loads
+		}
+		c, bad := Parse(settings)
+		if p := (Params{Config: c, LoadID: "0012-g0-0-s02-b04-b"}); len(bad) > 0 || p.fails() != want {
+			t.Errorf("fail_loads %q: %v, the load fails: %v", loads, bad, p.fails())
+		}
 	}
 }
 
