@@ -123,6 +123,10 @@ type TokenSource struct {
 	Kind CountKind `json:"kind"`
 }
 
+// SourceCounter is the engine's own counter of generated tokens. An adapter lists it only where the engine has counted an
+// answer by the time its stream ends.
+const SourceCounter = "counter"
+
 // CountKind says what a token source is worth.
 type CountKind string
 

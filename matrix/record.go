@@ -95,6 +95,7 @@ type CounterDelta struct {
 	Cached    Opt[int64] `json:"cached,omitzero"`
 	Drafted   Opt[int64] `json:"drafted,omitzero"`
 	Accepted  Opt[int64] `json:"accepted,omitzero"`
+	Exact     bool       `json:"exact,omitempty"` // the dialect vouches that Generated counts what complete answers report
 }
 
 // Answered sums the tokens that the server reported for the requests of a leg, its warm-up included, as the engine's own

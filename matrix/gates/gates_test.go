@@ -54,6 +54,14 @@ func leg() matrix.LegRecord {
 	return rec
 }
 
+// counted is a leg of 56 reported tokens, its warm-up included, beside which the engine's counter moved by n.
+func counted(n int64, exact bool) func(*matrix.LegRecord) {
+	return func(r *matrix.LegRecord) {
+		r.Warmup = []matrix.Request{request(0)}
+		r.Counter = matrix.Some(matrix.CounterDelta{Generated: matrix.Some(n), Exact: exact})
+	}
+}
+
 func profile(t testing.TB, name string) gates.Profile {
 	t.Helper()
 	p, err := gates.ProfileByName(name)
@@ -141,6 +149,11 @@ func TestLegCodes(t *testing.T) {
 		{"lossy sum differs", "gb10", q(func(r *matrix.Request) { r.Counts[1].Kind, r.Counts[1].Tokens = matrix.CountLossy, 9 }), nil, ""},
 		{"reasoning above completion", "gb10", q(func(r *matrix.Request) { r.ReasoningTokens = matrix.Some[int64](9) }), []matrix.LegCode{matrix.UsageMismatch}, matrix.CauseEngine},
 		{"cached tokens", "gb10", q(func(r *matrix.Request) { r.CachedTokens = matrix.Some[int64](16) }), []matrix.LegCode{matrix.PrefixCacheHit}, matrix.CauseEngine},
+		{"more tokens than answers report", "gb10", counted(57, true), []matrix.LegCode{matrix.TokenSum}, matrix.CauseEngine},
+		{"fewer tokens than answers report", "gb10", counted(55, true), []matrix.LegCode{matrix.TokenSum}, matrix.CauseEngine},
+		{"a counter that agrees", "gb10", counted(56, true), nil, ""},
+		{"a counter that nobody vouches for", "gb10", counted(99, false), nil, ""},
+		{"a counter over a warm-up that nobody counted", "gb10", func(r *matrix.LegRecord) { counted(57, true)(r); r.Warmup = nil }, nil, ""},
 		{"cached by counter", "gb10", func(r *matrix.LegRecord) { r.Counter = matrix.Some(matrix.CounterDelta{Cached: matrix.Some[int64](3)}) }, []matrix.LegCode{matrix.PrefixCacheHit}, matrix.CauseEngine},
 		{"no finish", "gb10", q(func(r *matrix.Request) { r.FinishReason = "" }), []matrix.LegCode{matrix.IncompleteStream}, matrix.CauseEngine},
 		{"all at once", "gb10", q(func(r *matrix.Request) { r.FirstToken = r.LastToken }), []matrix.LegCode{matrix.BufferedStream}, matrix.CauseEngine},

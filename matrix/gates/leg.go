@@ -115,6 +115,13 @@ func (r *result) requests(rec matrix.LegRecord, arm matrix.Arm, point matrix.Poi
 	if !cached && !counted {
 		r.absent(matrix.PrefixCacheHit)
 	}
+	// The counter speaks of the whole leg, so that it is held against the leg's answers: tokens that the engine made and no
+	// answer reports are work beside the measurement, and the reverse is a count made up.
+	if c := rec.Counter.Or(matrix.CounterDelta{}); c.Exact && c.Generated.Present() {
+		if want, ok := rec.Answered(); ok && c.Generated.Or(want) != want {
+			r.fail(matrix.TokenSum, "the engine's counter moved by %d tokens, its answers report %d", c.Generated.Or(0), want)
+		}
+	}
 	for i, rate := range rates {
 		if rate < stepFactor*rates[0] {
 			r.fail(matrix.LoadStep, "repetition %d ran at %.0f %% of the first", i, 100*rate/rates[0])

@@ -191,7 +191,10 @@ func (l *load) after(ctx context.Context, rec *matrix.LegRecord, before matrix.S
 		rec.Env.KilledByHost = l.watch.Killed(l.ready.Processes[0])
 	}
 	rec.Counter = matrix.Some(matrix.CounterDelta{Generated: delta(before.Generated, now.Generated), Cached: delta(before.CachedTokens, now.CachedTokens),
-		Drafted: delta(before.DraftedTokens, now.DraftedTokens), Accepted: delta(before.AcceptedTokens, now.AcceptedTokens)})
+		Drafted: delta(before.DraftedTokens, now.DraftedTokens), Accepted: delta(before.AcceptedTokens, now.AcceptedTokens),
+		Exact: slices.ContainsFunc(l.ready.Dialect.Sources, func(s matrix.TokenSource) bool {
+			return s.Name == matrix.SourceCounter && s.Kind != matrix.CountLossy
+		})})
 	return rec.Died || l.pinned(matrix.Ready{Facts: now.Facts})
 }
 

@@ -100,5 +100,6 @@ func (e *Engine) dialect(addr string, r matrix.StartRequest, rep server.Report) 
 	default:
 		panic(fmt.Sprintf("dialect %q passed its check", e.config.Dialect))
 	}
+	d.Sources = append(d.Sources, matrix.TokenSource{Name: matrix.SourceCounter, Kind: matrix.CountCumulative})
 	return d
 }
