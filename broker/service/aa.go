@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/schedule"
 	"enginebroker/matrix/verdict"
 )
 
@@ -112,6 +114,30 @@ func aaPassed(r matrix.Report) (passed, ok bool, why string) {
 		return false, false, "no primary cell"
 	}
 	return why == "", true, why
+}
+
+// wantsAA tells the reader of a plan whose profile rests on a dedicated A/A what the one on record, or its lack, makes of the
+// cells (protocol §2.8, §3.6).
+func (s *Service) wantsAA(q Request, plan matrix.Plan, box matrix.Facts) ([]string, error) {
+	aa, runs, err := s.aaOn(plan, box, nil)
+	if err != nil {
+		return nil, err
+	}
+	switch aa {
+	case verdict.AAMissing:
+		command := fmt.Sprintf("aa --model %s --profile %s", plan.Model, plan.Profile)
+		if q.Workload != "" {
+			command += " --workload " + q.Workload
+		}
+		if len(q.Points) > 0 {
+			command += " --points " + strings.Join(q.Points, ",")
+		}
+		return []string{fmt.Sprintf("profile %s rests on a dedicated A/A of its method on this machine and driver, and none is on record: until %s has passed (%d loads), no cell is more than %s (%s)",
+			plan.Profile, s.again(command), schedule.Loads(aaSuperblocks, 2), matrix.Provisional, matrix.AAEmbeddedOnly)}, nil
+	case verdict.AAFail:
+		return []string{fmt.Sprintf("the A/A of this method on this machine failed (%s): every cell will be %s (%s)", strings.Join(runs, ", "), matrix.Withheld, matrix.AAFailed)}, nil
+	}
+	return nil, nil
 }
 
 // fileAA puts a finished A/A on record.

@@ -341,3 +341,31 @@ func TestMarginCost(t *testing.T) {
 		}
 	}
 }
+
+// A plan that rests on a dedicated A/A says what the one on record makes of its cells.
+func TestPlanWantsAA(t *testing.T) {
+	s := testService(t)
+	p := evidencePlan(t, 3, []string{"c1"}, "ours", "vllm")
+	key := aaKeyOf(p.MethodID, testBox)
+	for _, c := range []struct {
+		runs []aaRun
+		says []string
+	}{
+		{nil, []string{"broker aa --model " + p.Model + " --profile binding --workload w --points c1,c8 has passed (15 loads)", "PROVISIONAL (AA_EMBEDDED_ONLY)"}},
+		{[]aaRun{{Run: "x"}}, []string{"failed (x)", "WITHHELD (AA_FAILED)"}},
+		{[]aaRun{{Run: "x"}, {Run: "y", Passed: true}}, nil},
+	} {
+		if err := s.keep("aa", key, aaRecord{aaKey: key, Runs: c.runs}); err != nil {
+			t.Fatal(err)
+		}
+		notes, err := s.wantsAA(Request{Workload: "w", Points: []string{"c1", "c8"}}, p, testBox)
+		if err != nil || (len(notes) > 0) != (len(c.says) > 0) {
+			t.Errorf("%+v: %q %v", c.runs, notes, err)
+		}
+		for _, want := range c.says {
+			if !strings.Contains(strings.Join(notes, "\n"), want) {
+				t.Errorf("%+v: %q lacks %q", c.runs, notes, want)
+			}
+		}
+	}
+}

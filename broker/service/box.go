@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"enginebroker/engines/host"
+	"enginebroker/matrix"
 	"enginebroker/matrix/box"
 	"enginebroker/matrix/gates"
 )
@@ -61,6 +62,7 @@ type boxState struct {
 	profile gates.Profile
 	pin     string   // pinned, unpinned or none (protocol §4.7)
 	pinning []string // how to pin, where that is not the case
+	facts   matrix.Facts
 }
 
 // boxState opens the box of a team for a look.
@@ -70,7 +72,7 @@ func (s *Service) boxState(ctx context.Context, t *team) (boxState, error) {
 		return boxState{}, err
 	}
 	defer done()
-	out := boxState{pin: b.PinState()}
+	out := boxState{pin: b.PinState(), facts: b.Facts()}
 	if out.pin == "unpinned" {
 		out.pinning = b.PinCommands()
 	}

@@ -143,6 +143,13 @@ func (s *Service) plan(ctx context.Context, q Request, t *team) (Planned, error)
 			return Planned{}, err
 		}
 	}
+	if profile.DedicatedAA && q.special.purpose == "" && len(p.Groups) > 0 {
+		note, err := s.wantsAA(q, p, box.facts)
+		if err != nil {
+			return Planned{}, err
+		}
+		notes = append(notes, note...)
+	}
 	out := Planned{Plan: p, Notes: notes, Missing: t.missing()}
 	if box.pin == "unpinned" && !q.AcceptLikelyVoid {
 		out.Unpinned = unpinned(box.pinning)

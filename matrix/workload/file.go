@@ -65,20 +65,10 @@ func (m Manifest) hash() (hash.Hash, error) {
 // maxLine bounds one line of a corpus file: a prompt of a million tokens with its ids stays below it.
 const maxLine = 16 << 20
 
-// Read reads a corpus file and believes nothing in it: the hash, the number of prompts, the order and name of each, its
-// token count, and that no two are alike. An error names the line.
-func Read(r io.Reader) (*Corpus, error) {
-	parts := map[string][]Prompt{}
-	c, err := scan(r, func(key string, x Prompt, _ []byte, _ int64) { parts[key] = append(parts[key], x) })
-	if err != nil {
-		return nil, err
-	}
-	c.prompts = func(key string) ([]Prompt, error) { return parts[key], nil }
-	return c, nil
-}
-
-// Open is Read for a file that stays open: prompts are read from it when they are taken, so that the corpus takes memory
-// by the partition, not by the prompt. A partition that changed since is an error, never other prompts.
+// Open reads a corpus file and believes nothing in it: the hash, the number of prompts, the order and name of each, its
+// token count, and that no two are alike. An error names the line. The file stays open: prompts are read from it when they
+// are taken, so that the corpus takes memory by the partition, not by the prompt. A partition that changed since is an error,
+// never other prompts.
 func Open(r io.ReaderAt, size int64) (*Corpus, error) {
 	type span struct {
 		at, bytes int64

@@ -18,7 +18,7 @@ type Profile struct {
 	MinRequests  int   // requests of a repetition, at least
 	PerStream    int   // requests of a repetition per concurrent stream
 	Grids        int   // boots a run needs to be complete
-	DedicatedAA  bool  // the same arm under two labels, once per (machine, driver, method id); else the embedded pairs
+	DedicatedAA  bool  // wants the same arm under two labels on record, once per (machine, driver, method id); else the embedded pairs do
 	Confirmation int   // superblocks of every grid after the first; 0: none
 }
 
