@@ -39,8 +39,7 @@ func (a *app) claimsListCommand() *cobra.Command {
 			if len(list) == 0 {
 				fmt.Fprintln(a.Stdout, "no claims; broker claims add NAME --source … makes one")
 			}
-			a.claims(list)
-			return nil
+			return a.claims(list)
 		},
 	}
 	a.bindModel(c, &model)
@@ -63,12 +62,11 @@ func (a *app) claimsBeside(ctx context.Context, model string) error {
 		return err
 	}
 	fmt.Fprintf(a.Stdout, "\nfigures that others published about %s; not measured here, and in no ratio with the cells above:\n", model)
-	a.claims(list)
-	return nil
+	return a.claims(list)
 }
 
 // claims prints figures of others so that they cannot be taken for ours.
-func (a *app) claims(list []service.Claim) {
+func (a *app) claims(list []service.Claim) error {
 	for _, x := range list {
 		fmt.Fprintf(a.Stdout, "CLAIM %s: %s %s on %s %s\n", x.Name, x.Engine, x.Version, x.Model, x.Artifact)
 		fmt.Fprintf(a.Stdout, "    source      %s (%s on %s)\n", x.Source, x.Retrieved.State, x.Retrieved.At)
@@ -83,7 +81,15 @@ func (a *app) claims(list []service.Claim) {
 		for _, u := range x.Unverified {
 			fmt.Fprintf(a.Stdout, "    unverified  %s\n", u)
 		}
+		reasons, err := service.Inconsistent(x)
+		if err != nil {
+			return err
+		}
+		for _, r := range reasons {
+			fmt.Fprintf(a.Stdout, "    WITHHELD    %s: %s; %s\n", r.Code, r.Detail, r.Next)
+		}
 	}
+	return nil
 }
 
 func (a *app) claimsAddCommand() *cobra.Command {
@@ -103,7 +109,7 @@ func (a *app) claimsAddCommand() *cobra.Command {
 		},
 	}
 	a.bindClaim(c, &x)
-	c.Flags().StringArrayVar(&figures, "figure", nil, "METRIC=VALUE UNIT[@CONCURRENCY], as it was published; repeat for several")
+	c.Flags().StringArrayVar(&figures, "figure", nil, "METRIC=VALUE UNIT[@CONCURRENCY], as it was published; the unit of a ratio is the two figures it stands beside, A/B; repeat for several")
 	return c
 }
 
@@ -166,6 +172,5 @@ func (a *app) addClaim(c *cobra.Command, x service.Claim, name, file string) err
 	if err != nil {
 		return err
 	}
-	a.claims([]service.Claim{x})
-	return nil
+	return a.claims([]service.Claim{x})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 	"enginebroker/engines/pins"
 	"enginebroker/matrix"
 	"enginebroker/matrix/external"
+	"enginebroker/matrix/verdict"
 )
 
 // Claim and Figure are figures that others published, as callers see them. Their values are text: nothing is divided by them.
@@ -96,4 +98,43 @@ func figures(r matrix.Imported) []Figure {
 		out = append(out, f)
 	}
 	return out
+}
+
+// Inconsistent says which published ratios are not the ratio of the figures they stand beside (protocol §6). A ratio stands
+// beside its figures where its unit is A/B, the two of them. What rounding to the digits that were printed can do is no error
+// of the source.
+func Inconsistent(c Claim) ([]matrix.CellReason, error) {
+	var out []matrix.CellReason
+	for _, f := range c.Figures {
+		first, second, ok := strings.Cut(f.Unit, "/")
+		a, ok1 := printedNumber(first)
+		b, ok2 := printedNumber(second)
+		stated, ok3 := printedNumber(f.Value)
+		if !ok || !ok1 || !ok2 || !ok3 {
+			continue
+		}
+		reasons, err := verdict.Published(verdict.Session{A: verdict.Figures{Median: a.value, Spread: math.Exp(a.rounding + stated.rounding), N: 1},
+			B: verdict.Figures{Median: b.value, Spread: math.Exp(b.rounding), N: 1}, Ratio: matrix.Some(stated.value)})
+		if err != nil {
+			return nil, &Error{Cause: CauseUsage, Err: fmt.Errorf("claim %s: %s: %w", c.Name, f.Metric, err)}
+		}
+		for i := range reasons {
+			reasons[i].Detail = f.Metric + ": " + reasons[i].Detail
+		}
+		out = append(out, reasons...)
+	}
+	return out, nil
+}
+
+// figureAs is a published number and the share by which its last digit may have been rounded.
+type figureAs struct{ value, rounding float64 }
+
+func printedNumber(text string) (figureAs, bool) {
+	text = strings.TrimLeft(strings.TrimSpace(text), "~≈")
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(v > 0) || math.IsInf(v, 0) {
+		return figureAs{}, false
+	}
+	_, digits, _ := strings.Cut(text, ".")
+	return figureAs{v, 0.5 * math.Pow10(-len(digits)) / v}, true
 }

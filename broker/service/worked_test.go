@@ -35,8 +35,35 @@ func wantText(t *testing.T, text string, have []string, not ...string) {
 	}
 }
 
-// The rows of protocol §4.6, from evidence on disk to the printed report. Row 2, a published ratio that is not the ratio of
-// its figures, has no evidence of ours: matrix/verdict tests it.
+// The rows of protocol §4.6, from evidence on disk to the printed report. The evidence of row 2, a published ratio that is not
+// the ratio of its figures, is a claim; testdata/script/claims.txtar prints it.
+
+func TestEvidence02PublishedRatio(t *testing.T) {
+	ratio := func(value, of string) Claim {
+		return Claim{Name: "grid-1", Figures: []Figure{{Metric: "tok/s", Value: "9.366", Unit: "tok/s"}, {Metric: "ratio", Value: value, Unit: of}}}
+	}
+	for _, c := range []struct {
+		value, of, says string
+	}{
+		{"0.8384", "9.366/11.3646", "the stated arms give 0.8241, not 0.8384"},
+		{"0.9561", "10.756/11.250", ""},
+		{"~0.82", "9.366/11.3646", ""}, // rounded, not wrong
+		{"0.81", "9.366/11.3646", "not 0.8100"},
+		{"0.8384", "tok/s", ""}, // a unit, not two figures
+		{"0", "1/2", ""},
+		{"NaN", "1/2", ""},
+		{"-1", "1/2", ""},
+	} {
+		got, err := Inconsistent(ratio(c.value, c.of))
+		if err != nil || (len(got) > 0) != (c.says != "") {
+			t.Errorf("%s of %s: %+v, %v", c.value, c.of, got, err)
+			continue
+		}
+		if len(got) > 0 && (got[0].Code != matrix.RatioInconsistent || !strings.Contains(got[0].Detail, c.says) || got[0].Next == "") {
+			t.Errorf("%s of %s: %+v", c.value, c.of, got)
+		}
+	}
+}
 
 func TestEvidence01TwoGridsOf349(t *testing.T) {
 	s := testService(t)
@@ -67,6 +94,7 @@ func TestEvidence01TwoGridsOf349(t *testing.T) {
 	}
 }
 
+// testdata/script/protocol.txtar prints this one.
 func TestEvidence03AnotherMethod(t *testing.T) {
 	s := testService(t)
 	short := evidencePlan(t, 3, []string{"c1"}, "ours", "vllm")
@@ -132,6 +160,7 @@ func TestEvidence05FailedRequests(t *testing.T) {
 		}
 	}
 	wantCell(t, cellOf(t, rep, "c4"), matrix.Established)
+	wantText(t, printed(t, rep), []string{"WITHHELD", "ENGINE_VOID_ON_RECORD", "ESTABLISHED"})
 }
 
 func TestEvidence06And07Refusals(t *testing.T) {
@@ -186,6 +215,7 @@ func TestEvidence08NineWindows(t *testing.T) {
 	r.close()
 	rep := r.report()
 	wantCell(t, cellOf(t, rep, "c1"), matrix.Void, matrix.NoValidBlock, matrix.TooManyEnvVoids)
+	wantText(t, printed(t, rep), []string{"VOID", "CLOCK_SPREAD", "CLOCK_THROTTLED"}, "FASTER:", "SLOWER:", "0.909")
 	for _, l := range rep.Legs {
 		if !slices.Equal(l.Gate.Codes, []matrix.LegCode{matrix.ClockSpread, matrix.ClockThrottled}) || l.Gate.Cause != matrix.CauseEnv {
 			t.Errorf("leg %s: %v, %s", l.LoadID, l.Gate.Codes, l.Gate.Cause)
@@ -220,6 +250,7 @@ func TestEvidence10AcrossBoots(t *testing.T) {
 	r.grid(2)
 	r.close()
 	wantCell(t, cellOf(t, r.report(), "c1"), matrix.Provisional, matrix.GridShiftCommon)
+	wantText(t, printed(t, r.report()), []string{"PROVISIONAL", "GRID_SHIFT_COMMON"})
 
 	// As a pair of windows: a leg that ended on another boot is void.
 	p = evidencePlan(t, 3, []string{"c1"}, "ours", "vllm")
@@ -232,6 +263,11 @@ func TestEvidence10AcrossBoots(t *testing.T) {
 	r.grid(3)
 	r.close()
 	wantCell(t, cellOf(t, r.report(), "c1"), matrix.Void, matrix.NoValidBlock)
+	var b strings.Builder
+	if err := Explain(&b, cellOf(t, r.report(), "c1"), Look{Width: 200}); err != nil {
+		t.Fatal(err)
+	}
+	wantText(t, b.String(), []string{"VOID", "CLOCK_BOOT_MISMATCH"}, "FASTER:", "SLOWER:", "ratio:")
 }
 
 func causeOf(err error) Cause {
@@ -239,18 +275,4 @@ func causeOf(err error) Cause {
 		return e.Cause
 	}
 	return ""
-}
-
-func TestDbg(t *testing.T) {
-	s := testService(t)
-	p := evidencePlan(t, 3, []string{"c1"}, "ours", "vllm")
-	r := newEvidence(t, s, "r", p, map[string]float64{"ours": 10, "vllm": 11})
-	r.grid(1)
-	r.close()
-	for _, c := range r.report().Cells {
-		if c.Metric.Name == "itl_p99" {
-			t.Logf("%+v", c.Reasons)
-			t.Logf("%+v", c.Metric)
-		}
-	}
 }
