@@ -10,6 +10,7 @@ import (
 
 	"enginebroker/matrix"
 	"enginebroker/matrix/ledger"
+	"enginebroker/matrix/schedule"
 )
 
 // small is a complete run of two arms, and its folder.
@@ -153,16 +154,18 @@ func TestBadValues(t *testing.T) {
 	for name, c := range map[string]struct {
 		leg  func(*matrix.LegRecord)
 		want matrix.Verdict
+		code matrix.Reason
+		says string // in words, of a void leg
 	}{
-		"the clock record is empty":    {leg: func(l *matrix.LegRecord) { l.Clock = matrix.Opt[matrix.Clock]{} }, want: matrix.Provisional},
-		"a clock of zero":              {leg: clocks(func(int) int64 { return 0 }), want: matrix.Void},
-		"a clock of less than nothing": {leg: clocks(func(int) int64 { return -2190 }), want: matrix.Void},
+		"the clock record is empty":    {leg: func(l *matrix.LegRecord) { l.Clock = matrix.Opt[matrix.Clock]{} }, want: matrix.Provisional, code: matrix.BoxUncertified},
+		"a clock of zero":              {leg: clocks(func(int) int64 { return 0 }), want: matrix.Void, code: matrix.NoValidBlock, says: "CLOCK_DEGRADED_STATE"},
+		"a clock of less than nothing": {leg: clocks(func(int) int64 { return -2190 }), want: matrix.Void, code: matrix.NoValidBlock, says: "CLOCK_DEGRADED_STATE"},
 		"a repetition that ends before it began": {leg: func(l *matrix.LegRecord) {
 			r := &l.Repetitions[0]
 			r.Start, r.End = r.End, r.Start
-		}, want: matrix.Void},
-		"a leg by another method":   {leg: func(l *matrix.LegRecord) { l.MethodID, l.MethodEnd = "another", "another" }, want: matrix.Void},
-		"boots differ within a leg": {leg: func(l *matrix.LegRecord) { l.Env.BootIDEnd = "elsewhere" }, want: matrix.Void},
+		}, want: matrix.Void, code: matrix.HarnessFault, says: "the clock went backwards"},
+		"a leg by another method":   {leg: func(l *matrix.LegRecord) { l.MethodID, l.MethodEnd = "another", "another" }, want: matrix.Void, code: matrix.HarnessFault, says: "METHOD_CHANGED"},
+		"boots differ within a leg": {leg: func(l *matrix.LegRecord) { l.Env.BootIDEnd = "elsewhere" }, want: matrix.Void, code: matrix.NoValidBlock, says: "CLOCK_BOOT_MISMATCH"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := testService(t)
@@ -173,8 +176,12 @@ func TestBadValues(t *testing.T) {
 			r.grid(3)
 			r.close()
 			cell := cellOf(t, r.report(), "c1")
-			if cell.Verdict != c.want || len(cell.Reasons) == 0 {
-				t.Errorf("%s %v, want %s", cell.Verdict, cell.Codes(), c.want)
+			if cell.Verdict != c.want || !slices.Contains(cell.Codes(), c.code) {
+				t.Errorf("%s %v, want %s for %s", cell.Verdict, cell.Codes(), c.want, c.code)
+			}
+			var b strings.Builder
+			if err := Explain(&b, cell, Look{Width: 400}); err != nil || !strings.Contains(b.String(), c.says) {
+				t.Errorf("not told in words: %q (%v)\n%s", c.says, err, b.String())
 			}
 			if cell.Verdict >= matrix.Withheld && cell.Numbers.Present() {
 				t.Errorf("a %s cell shows numbers", cell.Verdict)
@@ -366,6 +373,48 @@ func TestPlanWantsAA(t *testing.T) {
 			if !strings.Contains(strings.Join(notes, "\n"), want) {
 				t.Errorf("%+v: %q lacks %q", c.runs, notes, want)
 			}
+		}
+	}
+}
+
+// What an engine failed in a superblock that was interrupted and begun anew stays on record: an interrupt is no way to lose it.
+func TestInterruptedFailureStaysOnRecord(t *testing.T) {
+	for name, c := range map[string]struct {
+		arm   string
+		point string
+		void  bool // the cell at c1
+	}{
+		"of the pair": {"ours", "c1", true}, "at another point": {"ours", "c8", false}, "of none": {"", "", false},
+	} {
+		s := testService(t)
+		p := evidencePlan(t, 3, []string{"c1", "c8"}, "ours", "vllm")
+		passAA(t, s, p)
+		r := newEvidence(t, s, "r", p, map[string]float64{"ours": 10, "vllm": 11})
+		first := true
+		r.broken = func(_ int, slot matrix.Slot, point string) bool {
+			return first && slot.Superblock == 1 && !slot.LeadIn && slot.Arm == c.arm && point == c.point
+		}
+		r.append(ledger.KindGridOpen, ledger.GridOpen{Grid: 0, BootID: "boot-0", Seed: p.Seed})
+		for i := range 2 {
+			r.superblock("boot-0", schedule.Next(p, 0, i))
+		}
+		first = false
+		r.append(ledger.KindResume, ledger.Resume{BootID: "boot-0"})
+		for i := 1; i < 3; i++ { // the second is begun anew
+			r.superblock("boot-0", schedule.Next(p, 0, i))
+		}
+		r.append(ledger.KindGridClose, ledger.GridClose{Grid: 0, Done: true})
+		r.close()
+		rep := r.report()
+		cell := cellOf(t, rep, "c1")
+		if c.void != slices.Contains(cell.Codes(), matrix.EngineVoidOnRecord) || c.void == cell.Numbers.Present() || cell.Blocks != 6 {
+			t.Errorf("%s: %s %v, %d blocks, numbers %v", name, cell.Verdict, cell.Codes(), cell.Blocks, cell.Numbers.Present())
+		}
+		if n := len(rep.Loads); n != 15 {
+			t.Errorf("%s: %d loads count", name, n)
+		}
+		if a, err := s.Audit(t.Context(), "r"); err != nil || len(a.Findings) != 0 {
+			t.Errorf("%s: %+v, %v", name, a, err)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package verdict_test
 import (
 	"math"
 	"slices"
+	"strconv"
 	"testing"
 
 	"enginebroker/matrix"
@@ -245,17 +246,61 @@ func TestMetricClasses(t *testing.T) {
 
 // Issue 6, bad input: a named reason, never a ratio.
 func TestBadValues(t *testing.T) {
-	for name, x := range map[string]matrix.Opt[float64]{"NaN": matrix.Some(math.NaN()), "+Inf": matrix.Some(math.Inf(1)), "-Inf": matrix.Some(math.Inf(-1)),
-		"zero": matrix.Some(0.0), "negative": matrix.Some(-1.0), "absent": {}, "tiny": matrix.Some(5e-324)} {
+	for name, c := range map[string]struct {
+		x    matrix.Opt[float64]
+		want matrix.Reason
+	}{
+		"NaN": {matrix.Some(math.NaN()), matrix.HarnessFault}, "+Inf": {matrix.Some(math.Inf(1)), matrix.HarnessFault}, "-Inf": {matrix.Some(math.Inf(-1)), matrix.HarnessFault},
+		"zero": {matrix.Some(0.0), matrix.NoValidBlock}, "negative": {matrix.Some(-1.0), matrix.NoValidBlock}, "absent": {matrix.Opt[float64]{}, matrix.NoValidBlock},
+	} {
 		r := twoGrids(t, map[string]float64{"a": 11, "b": 10}, "a", "b")
-		for i := range r.grids[0].Legs {
-			if id := r.grids[0].Legs[i].Record.ID; id.Arm == "a" && !id.LeadIn {
-				r.grids[0].Legs[i].Values = map[string]matrix.Value{simulate.Metric.Name: {X: x, Why: "scripted"}}
-			}
+		spoil(&r.grids[0], "a", -1, c.x)
+		cell := judge(t, r.input(t)).Cells[0]
+		if !slices.Contains(cell.Codes(), c.want) || cell.Verdict < matrix.Withheld || cell.Numbers.Present() || cell.Direction != matrix.DirNone {
+			t.Errorf("%s: %v %v, numbers %v, want %s", name, cell.Verdict, cell.Codes(), cell.Numbers.Present(), c.want)
 		}
+	}
+}
+
+// spoil sets the value of an arm's scored legs, of one superblock or of all (-1).
+func spoil(g *verdict.Grid, arm string, superblock int, x matrix.Opt[float64]) {
+	for i := range g.Legs {
+		if id := g.Legs[i].Record.ID; id.Arm == arm && !id.LeadIn && (superblock < 0 || id.Superblock == superblock) {
+			g.Legs[i].Values = map[string]matrix.Value{simulate.Metric.Name: {X: x, Why: "scripted"}}
+		}
+	}
+}
+
+// n = 0, 1, 2 and 3 blocks: a superblock that was cut short leaves one.
+func TestFewBlocks(t *testing.T) {
+	for n, want := range []matrix.Reason{matrix.NoValidBlock, matrix.InsufficientBlocks, matrix.InsufficientBlocks, matrix.FewBlocks} {
+		r := newRun(t, 3, "a", "b")
+		g := r.grid(2, values(map[string]float64{"a": 11, "b": 10}))
+		g.Target = map[string]int{r.plan.Groups[0].ID: 2}
+		g.Legs = slices.DeleteFunc(g.Legs, func(l verdict.Leg) bool { return !l.Record.ID.LeadIn && l.Record.ID.Block >= n })
 		c := judge(t, r.input(t)).Cells[0]
-		if c.Verdict < matrix.Withheld && name != "tiny" || c.Verdict < matrix.Withheld && c.Numbers.Or(matrix.Numbers{}).Interval.Or(matrix.Interval{Ratio: 1}).Ratio == 0 {
-			t.Errorf("%s: %v %v", name, c.Verdict, c.Codes())
+		if c.Blocks != n || !slices.Contains(c.Codes(), want) || n < 3 && (c.Numbers.Present() || c.Direction != matrix.DirNone) {
+			t.Errorf("%d blocks: %d, %v %v, numbers %v", n, c.Blocks, c.Verdict, c.Codes(), c.Numbers.Present())
+		}
+	}
+}
+
+// A thousand cells: those of a bad arm are named and show nothing, and no other cell is touched.
+func TestThousandCells(t *testing.T) {
+	r := newRun(t, 3, "a", "b", "c", "d", "e")
+	for i := range 99 {
+		r.plan.Method.Points = append(r.plan.Method.Points, matrix.Point{ID: "p" + strconv.Itoa(i)})
+	}
+	g := r.grid(3, values(map[string]float64{"a": 10, "b": 10.5, "c": 11, "d": 11.5, "e": 12}))
+	spoil(g, "e", 1, matrix.Some(math.NaN()))
+	res := judge(t, r.input(t))
+	if len(res.Cells) != 1000 {
+		t.Fatalf("%d cells", len(res.Cells))
+	}
+	for _, c := range res.Cells {
+		bad := c.ID.Pair.A == "e" || c.ID.Pair.B == "e"
+		if bad != slices.Contains(c.Codes(), matrix.HarnessFault) || bad == c.Numbers.Present() || !bad && (c.Blocks != 6 || c.Direction != matrix.DirSlower) {
+			t.Fatalf("%s: %v %s %v, %d blocks, numbers %v", c.ID, c.Verdict, c.Direction, c.Codes(), c.Blocks, c.Numbers.Present())
 		}
 	}
 }
