@@ -146,7 +146,7 @@ func nextReload(arm string, x stats.Reloaded) string {
 	again := fmt.Sprintf("broker reload %s --loads %d", arm, BindingReloads)
 	switch {
 	case x.Reason == stats.TooFewLoads:
-		return fmt.Sprintf("%d more valid loads are needed: the experiment again", MinReloads-x.N)
+		return fmt.Sprintf("the experiment again, with more loads: %d are valid, at least %d are needed", x.N, MinReloads)
 	case x.Verdict == stats.MultiMode:
 		return "find what decides the state at load; until then every cell of the arm is INCONCLUSIVE"
 	case x.Reason == stats.StepChange:

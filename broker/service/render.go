@@ -109,7 +109,8 @@ func Judge(r matrix.Report, require string) error {
 		if slices.Contains(c.Codes(), matrix.IdentityAssertFailed) {
 			return fail(CauseIdentity, "", "%s is %s (%s)", c.ID, c.Verdict, joinCodes(c.Codes()))
 		}
-		if c.Verdict >= worst {
+		// Of the worst, the first primary one is named: the report of a terminal shows it.
+		if at.ID.Group == "" || c.Verdict > worst || c.Verdict == worst && c.Metric.Primary && !at.Metric.Primary {
 			worst, at = c.Verdict, c
 		}
 	}

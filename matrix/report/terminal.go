@@ -16,7 +16,9 @@ func Terminal(w io.Writer, r matrix.Report, o Options) error {
 		return importedTerminal(p, r)
 	}
 	p.head(r)
-	p.wrapIn(dim, "", "FASTER and a ratio above 1 speak of the first engine of a pair; the other way round it is 1/ratio.")
+	if len(r.Cells) > 0 { // a reload experiment has none
+		p.wrapIn(dim, "", "FASTER and a ratio above 1 speak of the first engine of a pair; the other way round it is 1/ratio.")
+	}
 	for _, n := range caveats(r, o.Secondary) {
 		p.wrapIn(dim, "", n)
 	}

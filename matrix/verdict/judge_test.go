@@ -363,3 +363,44 @@ func TestFailedLoad(t *testing.T) {
 		}
 	}
 }
+
+// What a reader is told to do next is something the run can do: a plan of one boot has no grid to resume, a superblock is
+// added to no run by wish, and a late client is not repaired.
+func TestNextStepsExist(t *testing.T) {
+	next := func(superblocks, grids int, change func(*verdict.Grid), code matrix.Reason) string {
+		r := newRun(t, superblocks, "a", "b")
+		r.plan.Grids, r.plan.Model, r.plan.Profile = grids, "toy", "standard"
+		g := r.grid(superblocks, values(map[string]float64{"a": 11, "b": 10}))
+		if change != nil {
+			change(g)
+		}
+		in := r.input(t)
+		in.AA = verdict.AAMissing
+		for _, x := range judge(t, in).Cells[0].Reasons {
+			if x.Code == code {
+				return x.Next
+			}
+		}
+		return ""
+	}
+	lag := func(code matrix.LegCode) func(*verdict.Grid) {
+		return func(g *verdict.Grid) {
+			for sb := range 3 {
+				void(g, sb, 0, "a", code)
+			}
+		}
+	}
+	for _, c := range []struct{ got, want, not string }{
+		{next(3, 2, nil, matrix.SingleGrid), "reboot, then broker resume", "compare"},
+		{next(3, 1, nil, matrix.SingleGrid), "--profile binding", "resume"},
+		{next(2, 1, nil, matrix.FewBlocks), "3 superblocks (--profile standard): 15 loads", "more superblocks"},
+		{next(3, 1, lag(matrix.SwapActivity), matrix.NoValidBlock), "the series again: 15 loads", "more superblocks"},
+		{next(3, 1, nil, matrix.AAEmbeddedOnly), "broker aa --model toy --profile standard", ""},
+		{next(3, 1, lag(matrix.ClientLag), matrix.HarnessFault), "the timed client was late", "repair"},
+		{next(3, 1, lag(matrix.EvidenceMissing), matrix.HarnessFault), "repair what the evidence names", "late"},
+	} {
+		if !strings.Contains(c.got, c.want) || c.not != "" && strings.Contains(c.got, c.not) {
+			t.Errorf("%q, want %q and not %q", c.got, c.want, c.not)
+		}
+	}
+}

@@ -19,11 +19,17 @@ func (x *index) next(code matrix.Reason, p *pairing, blocks int) string {
 	loads := x.costing
 	switch code {
 	case matrix.NoValidBlock, matrix.InsufficientBlocks, matrix.FewBlocks:
-		k := (matrix.MinBlocks - blocks + 1) / 2
-		return fmt.Sprintf("%d more superblocks: %s", k, loads(k*one))
+		// Superblocks are added to no run by wish, which would be to stop when the answer pleases.
+		if least := matrix.MinBlocks / 2; x.sections[x.primary][p.group].target < least {
+			return fmt.Sprintf("a series of %d superblocks (--profile standard): %s", least, loads(least*one))
+		}
+		return fmt.Sprintf("the series again: %s", loads(whole))
 	case matrix.TooManyEnvVoids, matrix.CotenantSeries, matrix.ClockSeries, matrix.ClockBootMismatch:
 		return fmt.Sprintf("make the box fit (broker doctor names what is not), then the series again: %s", loads(whole))
 	case matrix.HarnessFault:
+		if p.late() {
+			return fmt.Sprintf("the timed client was late more often than a superblock may be run again: free its processors (broker doctor names what is busy), then the series again: %s", loads(whole))
+		}
 		return fmt.Sprintf("repair what the evidence names, then the series again: %s", loads(whole))
 	case matrix.EngineVoidOnRecord:
 		again := 0
@@ -32,7 +38,7 @@ func (x *index) next(code matrix.Reason, p *pairing, blocks int) string {
 		}
 		return fmt.Sprintf("the series again on a build that does not fail: %s; or, on this boot, an operator re-run that passes (broker rerun): %s", loads(whole), loads(again*one))
 	case matrix.AAMissing, matrix.AAEmbeddedOnly:
-		return fmt.Sprintf("broker aa, once for this method: %s", loads(dedicatedAA))
+		return x.aa()
 	case matrix.AAFailed:
 		return fmt.Sprintf("find what tells two like arms apart; one repeat with a new seed is allowed: %s", loads(dedicatedAA))
 	case matrix.CanaryFailed, matrix.PromptTokensMismatch, matrix.IdentityAssertFailed, matrix.MachineMismatch:
@@ -42,8 +48,11 @@ func (x *index) next(code matrix.Reason, p *pairing, blocks int) string {
 	case matrix.AttachedServer:
 		return fmt.Sprintf("let the broker launch this server, then the series: %s", loads(whole))
 	case matrix.GridInterval:
-		return fmt.Sprintf("one more grid after a reboot: %s", loads(matrix.ConfirmationSuperblocks*one))
+		return fmt.Sprintf("the series again, on another boot than these: %s", loads(whole))
 	case matrix.SingleGrid:
+		if x.in.Plan.Grids < 2 {
+			return fmt.Sprintf("--profile binding, which adds a confirming grid of %d superblocks on another boot: %s more; or this series again after a reboot, set beside this one by broker compare", matrix.ConfirmationSuperblocks, loads(matrix.ConfirmationSuperblocks*one))
+		}
 		return fmt.Sprintf("reboot, then broker resume: a confirming grid of %d superblocks, %s", matrix.ConfirmationSuperblocks, loads(matrix.ConfirmationSuperblocks*one))
 	case matrix.LoadStateMulti:
 		return "find what decides the state at load, and report each state by itself"
@@ -71,6 +80,25 @@ func (x *index) next(code matrix.Reason, p *pairing, blocks int) string {
 		return "none by loads: tokens do not arrive one by one; TPOT stands"
 	}
 	return ""
+}
+
+// aa says how to make the dedicated A/A of the method of this run.
+func (x *index) aa() string {
+	return fmt.Sprintf("broker aa --model %s --profile %s, with the workload and points of this run, once for its method: %s", x.in.Plan.Model, x.in.Plan.Profile, x.costing(dedicatedAA))
+}
+
+// late reports that nothing but the client's lateness is at fault with the harness.
+func (p *pairing) late() bool {
+	found := false
+	for _, g := range p.grids {
+		for _, v := range g.voids {
+			if v.cause == matrix.CauseHarness && !v.lag {
+				return false
+			}
+			found = found || v.cause == matrix.CauseHarness
+		}
+	}
+	return found
 }
 
 // costing says what a number of loads costs, in hours where the plan knows how long one takes.

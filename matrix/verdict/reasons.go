@@ -274,7 +274,7 @@ func (c *draft) decide(x *index) error {
 		if dec.Direction != matrix.DirEquivalent {
 			c.dec.Direction = matrix.DirNone
 			c.add(x, matrix.WideCI, fmt.Sprintf("the effect is not above the noise floor of the embedded A/A, %.2f %%", 100*math.Expm1(floor)))
-			c.reasons[len(c.reasons)-1].Next = fmt.Sprintf("broker aa, once for this method: %d loads", dedicatedAA)
+			c.reasons[len(c.reasons)-1].Next = x.aa()
 		}
 	}
 	for _, r := range dec.Reasons {

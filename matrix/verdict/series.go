@@ -47,6 +47,7 @@ type voidLeg struct {
 	cause      matrix.Cause
 	id         string
 	detail     string
+	lag        bool // HARNESS, and the client's lateness alone
 }
 
 func (x *index) pairing(group, point int, pair matrix.Pair) *pairing {
@@ -118,7 +119,7 @@ func (x *index) block(p *pairing, grid int, sb *superblock, half int, out *gridP
 			b.LagOnly = lag && (b.LagOnly || !slices.Contains(b.Causes, matrix.CauseHarness))
 		}
 		b.Causes = append(b.Causes, cause)
-		out.voids = append(out.voids, voidLeg{sb, sb.index, cause, id, detail})
+		out.voids = append(out.voids, voidLeg{sb, sb.index, cause, id, detail, lag})
 	}
 	for i, arm := range []int{p.a, p.b} {
 		l := sb.leg(p.point, half, arm)
