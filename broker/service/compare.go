@@ -98,6 +98,11 @@ func (s *Service) Compare(ctx context.Context, first, second string) (Comparison
 		}
 	}
 	out.builds(h, sortedKeys(moved))
+	if slices.ContainsFunc(h[:], func(x heard) bool {
+		return slices.ContainsFunc(x.cells, func(c verdict.CellSession) bool { return c.Cell.Simulated })
+	}) {
+		out.Notes = append([]string{"SIMULATED: no engine was measured; these numbers come from a program that plays one"}, out.Notes...)
+	}
 	return out, nil
 }
 

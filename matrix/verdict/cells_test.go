@@ -193,6 +193,34 @@ func TestFactsAndArms(t *testing.T) {
 	want(t, judge(t, r.input(t)).Cells[0], matrix.Established, matrix.DirFaster)
 }
 
+// A metric that some legs alone can tell is withheld by itself: the A/A of its series is no less known.
+func TestWithheldMetricKeepsTheAAOfItsSeries(t *testing.T) {
+	r := twoGrids(t, map[string]float64{"a": 11, "b": 10}, "a", "b")
+	in := r.input(t)
+	gap := simulate.Metric
+	gap.Name, gap.Class = "gap", matrix.ClassITL
+	in.Metrics, in.AA = append(in.Metrics, gap), verdict.AAMissing
+	for g := range in.Grids {
+		for i := range in.Grids[g].Legs {
+			l := &in.Grids[g].Legs[i]
+			l.Values = map[string]matrix.Value{simulate.Metric.Name: l.Values[simulate.Metric.Name]}
+			if id := l.Record.ID; id.Superblock == 0 {
+				l.Values["gap"] = matrix.Value{X: matrix.Some(0.01)}
+			} else {
+				l.Gate.Flags = []string{gates.FlagITLCoalesced}
+			}
+		}
+	}
+	for _, c := range judge(t, in).Cells {
+		if slices.Contains(c.Codes(), matrix.AAMissing) || !slices.Contains(c.Codes(), matrix.AAEmbeddedOnly) {
+			t.Errorf("%s: %v %v", c.ID, c.Verdict, c.Codes())
+		}
+		if c.ID.Metric == "gap" && (c.Verdict != matrix.Inconclusive || c.Numbers.Present()) {
+			t.Errorf("%s: %v %v", c.ID, c.Verdict, c.Codes())
+		}
+	}
+}
+
 // §1, §4.5: what holds for one class of metric.
 func TestMetricClasses(t *testing.T) {
 	metric := func(class matrix.MetricClass, p int) matrix.Metric {

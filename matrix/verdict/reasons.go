@@ -155,8 +155,8 @@ func (c *draft) noise(x *index) error {
 		c.floor = matrix.Some(e.NoiseFloor)
 	}
 	pairs := len(own)
-	if pairs == 0 && len(c.primary.d) == 0 {
-		// A metric that is withheld on its own account (a tail below its floor, ITL of coalesced chunks) has no values to pair,
+	if c.withheld || pairs == 0 && len(c.primary.d) == 0 {
+		// A metric that is withheld on its own account (a tail below its floor, ITL of coalesced chunks) has few values to pair, or none,
 		// which says nothing about the A/A of the series it stands in.
 		pairs = len(s.embedded(c.point, outputRate))
 	}
