@@ -10,6 +10,7 @@ import (
 
 	"enginebroker/matrix"
 	"enginebroker/matrix/ledger"
+	"enginebroker/matrix/run"
 	"enginebroker/matrix/schedule"
 )
 
@@ -416,5 +417,66 @@ func TestInterruptedFailureStaysOnRecord(t *testing.T) {
 		if a, err := s.Audit(t.Context(), "r"); err != nil || len(a.Findings) != 0 {
 			t.Errorf("%s: %+v, %v", name, a, err)
 		}
+	}
+}
+
+// Re-runs of an operator, from the ledger: who and why stay with what they are for, one that was cut short releases nothing
+// and may be begun anew for another superblock, and the verdict from before stands in the history of the cell.
+func TestRerunsOnRecord(t *testing.T) {
+	s := testService(t)
+	p := evidencePlan(t, 3, []string{"c1"}, "ours", "vllm")
+	passAA(t, s, p)
+	r := newEvidence(t, s, "r", p, map[string]float64{"ours": 10, "vllm": 11})
+	r.broken = func(_ int, slot matrix.Slot, _ string) bool {
+		return slot.Superblock < 2 && !slot.LeadIn && slot.Arm == "ours"
+	}
+	r.grid(3)
+	r.grids = 0
+	again := func(who string, index, replaces, loads int) {
+		r.append(ledger.KindRerun, ledger.Rerun{Who: who, Why: "because", Superblocks: []ledger.Redone{{Group: p.Groups[0].ID, Superblock: replaces}}})
+		r.start = func(b *ledger.SuperblockStart) { b.Replaces, b.Why = matrix.Some(replaces), run.Operator }
+		r.loads = loads
+		r.superblock("boot-0", schedule.Next(p, 0, index))
+	}
+	look := func(step string, withheld bool, notes ...string) matrix.Cell {
+		t.Helper()
+		rep, err := s.judged(t.Context(), r.led)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := cellOf(t, rep, "c1")
+		if withheld != slices.Contains(c.Codes(), matrix.EngineVoidOnRecord) || withheld == c.Numbers.Present() {
+			t.Errorf("%s: %s %v", step, c.Verdict, c.Codes())
+		}
+		for _, n := range notes {
+			if !strings.Contains(strings.Join(c.Annotated, "\n"), n) {
+				t.Errorf("%s: %q lacks %q", step, c.Annotated, n)
+			}
+		}
+		return c
+	}
+	look("failed twice", true)
+	again("ana", 3, 0, 3)
+	look("cut short", true)
+	again("ben", 3, 1, 0) // the same draw, for the other superblock
+	look("one of two", true, "superblock 1 was run again as 3 by ben (because): it passed")
+	again("cy", 4, 0, 0)
+	c := look("both", false, "superblock 0 was run again as 4 by cy (because): it passed", "as 3 by ben")
+	if c.Blocks != 6 || len(c.History) == 0 || c.History[0].Verdict != matrix.Withheld || c.History[0].By != "what cy had run again: because" {
+		t.Errorf("%d blocks, history %+v", c.Blocks, c.History)
+	}
+	ev, err := s.evidence(t.Context(), r.led)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := withheld(p, ev, []string{"c1"}); causeOf(err) != CauseUsage {
+		t.Errorf("a released run has something to run again: %v", err)
+	}
+	if _, err := withheld(p, ev, []string{"nope"}); causeOf(err) != CauseNotFound {
+		t.Errorf("an unknown cell: %v", err)
+	}
+	r.close()
+	if a, err := s.Audit(t.Context(), "r"); err != nil || len(a.Findings) != 0 {
+		t.Errorf("%+v, %v", a, err)
 	}
 }

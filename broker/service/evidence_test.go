@@ -37,6 +37,9 @@ type evidenceRun struct {
 	big func(matrix.Point, matrix.Dialect) (*stopwatch.Recording, []matrix.Request)
 	// broken says of which legs the first request is cut.
 	broken func(grid int, slot matrix.Slot, point string) bool
+	// start changes the record that begins a superblock; loads limits how many of it are run, 0: all.
+	start func(*ledger.SuperblockStart)
+	loads int
 }
 
 func testService(t testing.TB) *Service {
@@ -104,8 +107,15 @@ func (r *evidenceRun) grid(superblocks int) {
 
 func (r *evidenceRun) superblock(boot string, sb matrix.Superblock) {
 	g := r.plan.Groups[0]
-	r.append(ledger.KindSuperblockStart, ledger.SuperblockStart{Grid: r.grids, Group: g.ID, Superblock: sb})
-	for _, slot := range sb.Slots(0) {
+	start := ledger.SuperblockStart{Grid: r.grids, Group: g.ID, Superblock: sb}
+	if r.start != nil {
+		r.start(&start)
+	}
+	r.append(ledger.KindSuperblockStart, start)
+	for i, slot := range sb.Slots(0) {
+		if r.loads > 0 && i == r.loads {
+			return
+		}
 		r.seq++
 		at := time.Unix(int64(1e9+r.seq), 0).UTC()
 		env := matrix.Env{BootIDStart: boot, BootIDEnd: boot, MemBaselineKiB: matrix.Some(int64(1)), MemBeforeKiB: matrix.Some(int64(1)), LoadAverage: matrix.Some(0.0),

@@ -245,14 +245,21 @@ func (ev *evidence) add(rec ledger.Record) error {
 	return nil
 }
 
-// begin notes a superblock once, however often it was begun.
+// begin notes a superblock. Of one that is begun anew the last start counts, with what it is run for; as an extension it counts
+// once.
 func (ev *evidence) begin(b ledger.SuperblockStart) {
-	if slices.ContainsFunc(ev.begun, func(x begun) bool { return x.grid == b.Grid && x.group == b.Group && x.index == b.Superblock.Index }) {
-		return
-	}
-	ev.begun = append(ev.begun, begun{b.Grid, b.Group, b.Superblock.Index, len(ev.reruns), b.Why == run.Extend})
-	if b.Why == run.Extend && ev.extended[b.Grid] != nil {
-		ev.extended[b.Grid][b.Group]++
+	is := begun{b.Grid, b.Group, b.Superblock.Index, len(ev.reruns), b.Why == run.Extend}
+	i := slices.IndexFunc(ev.begun, func(x begun) bool { return x.grid == is.grid && x.group == is.group && x.index == is.index })
+	if i < 0 {
+		ev.begun = append(ev.begun, is)
+		if is.extend && ev.extended[b.Grid] != nil {
+			ev.extended[b.Grid][b.Group]++
+		}
+	} else {
+		ev.begun[i].round = is.round
+		ev.redone = slices.DeleteFunc(ev.redone, func(r verdict.Redone) bool {
+			return r.Grid == is.grid && r.Group == is.group && r.Superblock == is.index
+		})
 	}
 	if replaces, ok := b.Replaces.Get(); ok {
 		r := verdict.Redone{Grid: b.Grid, Group: b.Group, Superblock: b.Superblock.Index, Replaces: replaces, Operator: b.Why == run.Operator}

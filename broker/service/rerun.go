@@ -123,6 +123,8 @@ func withheld(plan matrix.Plan, ev evidence, words []string) ([]verdict.EngineVo
 		}
 	}
 	switch {
+	case len(res.Cells) == 0:
+		return nil, fail(CauseUsage, "", "the run has no cells, so that none is withheld")
 	case !named:
 		return nil, fail(CauseNotFound, "a cell is named A:B/ARTIFACT|POLICY/POINT/METRIC, as the report prints it", "no cell of the run contains %s", strings.Join(words, " and "))
 	case len(out) == 0:
