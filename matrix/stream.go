@@ -108,4 +108,16 @@ type Repetition struct {
 	Planned  int        `json:"planned"`
 	Requests []Request  `json:"requests"`
 	Client   ClientCost `json:"client"`
+
+	// Daemon is what the process did inside this window beside measuring, where it serves others too.
+	Daemon []DaemonWork `json:"daemon,omitempty"`
+}
+
+// DaemonWork is what a daemon did inside one timed window for one kind of request.
+type DaemonWork struct {
+	Request string `json:"request"` // method of broker.v1
+	Times   int    `json:"times"`
+	// Busy is processor time in ns. For expensive work that had begun before the window and was not over it is the time
+	// that it was at work inside: what it has others do for it is not seen.
+	Busy int64 `json:"busy_ns"`
 }

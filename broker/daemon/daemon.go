@@ -146,7 +146,7 @@ func newServer(b Broker, q *queue, o Options, m *metrics) (*grpc.Server, *health
 		grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxSendMsgSize(maxAnswerBytes), grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(handshakeLimit),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingAnswer}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingEvery, PermitWithoutStream: true}),
-		grpc.ChainUnaryInterceptor(g.unary), grpc.ChainStreamInterceptor(g.stream),
+		grpc.ForceServerCodecV2(newCodec(q.quiet)), grpc.ChainUnaryInterceptor(g.unary), grpc.ChainStreamInterceptor(g.stream),
 	}
 	if o.Creds != nil {
 		opts = append(opts, o.Creds)

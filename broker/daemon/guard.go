@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"path"
@@ -39,6 +40,8 @@ func (g *guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 		return nil, service.Exhausted("%d calls are being answered already", maxCalls)
 	}
 	defer g.calls.Add(-1)
+	ctx, over := g.quiet.handle(ctx, path.Base(info.FullMethod))
+	defer over()
 	if err := known(req); err != nil {
 		return nil, err
 	}
@@ -91,6 +94,9 @@ func known(req any) error {
 	m, ok := req.(proto.Message)
 	if !ok {
 		return nil
+	}
+	if bytes.Equal(m.ProtoReflect().GetUnknown(), unreadable) {
+		return refuseUnreadable()
 	}
 	var bad service.FieldErrors
 	unknown(m.ProtoReflect(), "", &bad)

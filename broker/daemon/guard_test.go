@@ -243,8 +243,15 @@ func TestWhileMeasuringTheListIsTheOneFromBefore(t *testing.T) {
 		w := service.WindowsOf(ctx)
 		w.Open()
 		err := hold(began, let)(ctx, name, on)
-		if did := fmt.Sprint(w.Close()); did != "[GetReport ×1 GetRun ×1 ListRuns ×1]" {
-			return fmt.Errorf("did %s", did)
+		var what []string
+		for _, d := range w.Close() {
+			what = append(what, fmt.Sprintf("%s ×%d", d.Request, d.Times))
+			if d.Busy <= 0 {
+				return fmt.Errorf("%s took nothing", d.Request)
+			}
+		}
+		if got := strings.Join(what, " "); got != "GetReport ×1 GetRun ×1 ListRuns ×1" {
+			return fmt.Errorf("did %s", got)
 		}
 		return err
 	}

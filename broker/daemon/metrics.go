@@ -23,6 +23,7 @@ type metrics struct {
 	runs   *prometheus.CounterVec
 	legs   *prometheus.CounterVec
 	voids  *prometheus.CounterVec
+	plugin *prometheus.CounterVec
 	calls  *prometheus.CounterVec
 	opened prometheus.Gauge
 }
@@ -32,10 +33,11 @@ func newMetrics() *metrics {
 		runs:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "broker_runs_total", Help: "Turns of runs by the state they ended in."}, []string{"state"}),
 		legs:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "broker_legs_total", Help: "Timed legs by outcome."}, []string{"outcome"}),
 		voids:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "broker_leg_voids_total", Help: "Gate codes of void legs; a leg may have several."}, []string{"reason"}),
+		plugin: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "broker_plugin_restarts_total", Help: "Plugins that died and were launched again, by the engine's label."}, []string{"engine"}),
 		calls:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "broker_calls_total", Help: "Calls by method and status code."}, []string{"method", "code"}),
 		opened: prometheus.NewGauge(prometheus.GaugeOpts{Name: "broker_watchers", Help: "Open streams."}),
 	}
-	m.reg.MustRegister(m.runs, m.legs, m.voids, m.calls, m.opened, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
+	m.reg.MustRegister(m.runs, m.legs, m.voids, m.plugin, m.calls, m.opened, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
 	return m
 }
 
@@ -60,7 +62,12 @@ func (m *metrics) ended(s brokerv1.RunState) {
 }
 
 func (m *metrics) step(e service.Event) {
-	if e.Kind != "leg" {
+	switch e.Kind {
+	case service.Relaunch:
+		m.plugin.WithLabelValues(e.Arm).Inc()
+		return
+	case "leg":
+	default:
 		return
 	}
 	if len(e.Codes) == 0 {

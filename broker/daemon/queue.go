@@ -282,6 +282,7 @@ func (q *queue) eventsOf(name string) (*events, error) {
 	if j.log != nil && j.live() {
 		return j.log, nil
 	}
+	defer q.quiet.brief("WatchRun")() // one at a time: q.mu is held
 	e, _, err := readEvents(q.store.path(name, eventsFile), name)
 	return e, err
 }

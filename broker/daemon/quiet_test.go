@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"enginebroker/broker/service"
+	"enginebroker/matrix"
 )
 
 func TestExpensiveCallsWaitForTheWindow(t *testing.T) {
@@ -40,7 +45,16 @@ func TestLongWindowsAreRefusedWithARetry(t *testing.T) {
 	})
 }
 
-func TestAWindowWaitsForWorkThatHasBegunAndNamesTheRest(t *testing.T) {
+// did is what a window tells, in one line.
+func did(list []matrix.DaemonWork) string {
+	var out []string
+	for _, w := range list {
+		out = append(out, fmt.Sprintf("%s ×%d %v", w.Request, w.Times, time.Duration(w.Busy)))
+	}
+	return strings.Join(out, ", ")
+}
+
+func TestAWindowWaitsForWorkThatHasBegunAndMeasuresTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQuiet()
 		leave, err := q.enter(t.Context(), "AuditRun")
@@ -53,11 +67,10 @@ func TestAWindowWaitsForWorkThatHasBegunAndNamesTheRest(t *testing.T) {
 		if d := time.Since(began); d != 100*time.Millisecond {
 			t.Errorf("opened after %v", d)
 		}
-		if did := q.Close(); len(did) != 0 {
-			t.Errorf("did %v", did)
+		if got := did(q.Close()); got != "" {
+			t.Errorf("did %s", got)
 		}
-		leave, err = q.enter(t.Context(), "AuditRun")
-		if err != nil {
+		if leave, err = q.enter(t.Context(), "AuditRun"); err != nil {
 			t.Fatal(err)
 		}
 		began = time.Now()
@@ -67,16 +80,104 @@ func TestAWindowWaitsForWorkThatHasBegunAndNamesTheRest(t *testing.T) {
 		}
 		q.note("GetRun")
 		q.note("GetRun")
-		if got := fmt.Sprint(q.Close()); got != "[GetRun ×2 still at work: AuditRun ×1]" {
+		time.Sleep(time.Second)
+		if got := did(q.Close()); got != "AuditRun ×1 1s, GetRun ×2 0s" {
 			t.Errorf("did %s", got)
 		}
-		leave()
+		q.Open()
+		time.Sleep(time.Second)
+		leave() // in the middle of a window
+		time.Sleep(time.Second)
+		if got := did(q.Close()); got != "AuditRun ×1 1s" {
+			t.Errorf("did %s", got)
+		}
 		q.note("GetRun") // no window: not counted
 		q.Open()
-		if did := q.Close(); len(did) != 0 {
-			t.Errorf("did %v", did)
+		if got := did(q.Close()); got != "" {
+			t.Errorf("did %s", got)
 		}
 	})
+}
+
+// Of a call the part inside the window counts, whichever end of the window it crosses.
+func TestProcessorTimeInsideAWindow(t *testing.T) {
+	used := time.Duration(0)
+	take := func(d time.Duration) { used += d }
+	for name, x := range map[string]struct {
+		do   func(t *testing.T, q *quiet)
+		want string
+	}{
+		"inside": {func(t *testing.T, q *quiet) {
+			q.Open()
+			q.note("GetRun")
+			_, over := q.handle(t.Context(), "GetRun")
+			take(3)
+			over()
+		}, "GetRun ×1 3ns"},
+		"before": {func(t *testing.T, q *quiet) {
+			_, over := q.handle(t.Context(), "GetRun")
+			take(5)
+			over()
+			q.Open()
+		}, ""},
+		"across the beginning": {func(t *testing.T, q *quiet) {
+			_, over := q.handle(t.Context(), "ListRuns")
+			take(5)
+			q.Open()
+			take(2)
+			over()
+			take(9)
+		}, "ListRuns ×1 2ns"},
+		"across the end": {func(t *testing.T, q *quiet) {
+			q.Open()
+			_, over := q.handle(t.Context(), "ListRuns")
+			take(4)
+			t.Cleanup(over)
+		}, "ListRuns ×1 4ns"},
+		"an expensive one that waits for the end": {func(t *testing.T, q *quiet) {
+			ctx, over := q.handle(t.Context(), "AuditRun")
+			leave, err := q.enter(ctx, "AuditRun")
+			if err != nil {
+				t.Fatal(err)
+			}
+			take(7)
+			leave()
+			q.Open()
+			take(8)
+			over()
+		}, ""},
+		"coding": {func(t *testing.T, q *quiet) {
+			q.brief("WatchRun")()
+			q.Open()
+			over := q.brief("WatchRun")
+			take(6)
+			over()
+		}, "WatchRun ×1 6ns"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := newQuiet()
+			q.cpu = func(int) time.Duration { return used }
+			x.do(t, q)
+			if got := did(q.Close()); got != x.want {
+				t.Errorf("did %s, want %s", got, x.want)
+			}
+		})
+	}
+}
+
+func TestThreadCPU(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	from := threadCPU(unix.Gettid())
+	for i, end := 0, time.Now().Add(time.Minute); threadCPU(unix.Gettid()) == from && time.Now().Before(end); i++ {
+		_ = fmt.Sprint(i)
+	}
+	if threadCPU(unix.Gettid()) <= from {
+		t.Error("the thread worked and its clock stands still")
+	}
+	if d := threadCPU(1 << 22); d != 0 {
+		t.Errorf("a thread that is not there: %v", d)
+	}
 }
 
 func TestOneExpensiveCallAtATime(t *testing.T) {

@@ -213,8 +213,8 @@ func (s *Service) Engines(ctx context.Context, labels ...string) ([]Engine, erro
 	return out, nil
 }
 
-// launched returns the engine of an instance, launching its plugin anew where it has died since.
-func (s *Service) launched(ctx context.Context, t *team, label string) (*host.Instance, error) {
+// launched returns the engine of an instance, launching its plugin anew where it has died since; on is told of that.
+func (s *Service) launched(ctx context.Context, t *team, label string, on func(Event)) (*host.Instance, error) {
 	m := t.member(label)
 	if m == nil {
 		return nil, errors.New("no instance " + label)
@@ -226,6 +226,10 @@ func (s *Service) launched(ctx context.Context, t *team, label string) (*host.In
 	}
 	plugins, problems := host.Find(s.pluginDirs())
 	m.err = nil
+	died := m.host != nil
 	s.describe(ctx, m, plugins, problems)
+	if died && m.err == nil {
+		on(Event{At: s.now(), Kind: Relaunch, Arm: label, Text: "the plugin of " + label + " had died; it is launched again"})
+	}
 	return m.host, m.err
 }

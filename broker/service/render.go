@@ -142,6 +142,9 @@ func joinCodes(codes []matrix.Reason) string {
 // Event is one step of a run.
 type Event run.Event
 
+// Relaunch is the kind of the event that tells of a plugin that died and was launched again; its arm is the instance.
+const Relaunch = "relaunch"
+
 // Line is the event as a person reads it, empty for steps that only machines follow.
 func (e Event) Line() string {
 	where := e.Arm
@@ -149,7 +152,7 @@ func (e Event) Line() string {
 		where = fmt.Sprintf("[%d/%d] %s", e.LoadsDone+1, e.LoadsTotal, e.Arm)
 	}
 	switch e.Kind {
-	case "grid", "corpus", "settle", "finding", "done":
+	case "grid", "corpus", "settle", "finding", Relaunch, "done":
 		return e.Text
 	case "superblock":
 		return strings.TrimSpace(fmt.Sprintf("superblock %d of %s %s", e.Superblock+1, e.Group, e.Text))

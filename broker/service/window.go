@@ -2,9 +2,8 @@ package service
 
 import (
 	"context"
-	"strings"
 
-	"enginebroker/matrix/ledger"
+	"enginebroker/matrix"
 )
 
 // Windows is told when a timed window opens and closes, so that a process that does more than measuring keeps quiet
@@ -12,14 +11,14 @@ import (
 type Windows interface {
 	// Open returns when nothing expensive runs any more, or gives up waiting for it.
 	Open()
-	// Close returns what was done inside the window all the same.
-	Close() (did []string)
+	// Close returns what was done inside the window all the same. It is evidence of the window's repetition, and too much of
+	// it voids the leg.
+	Close() []matrix.DaemonWork
 }
 
 type windowsKey struct{}
 
-// WithWindows makes the runs of a context tell w about their timed windows. What was done inside one becomes a note of
-// the ledger.
+// WithWindows makes the runs of a context tell w about their timed windows.
 func WithWindows(ctx context.Context, w Windows) context.Context {
 	return context.WithValue(ctx, windowsKey{}, w)
 }
@@ -31,22 +30,13 @@ func WindowsOf(ctx context.Context) Windows {
 }
 
 // windowHook is what a run calls around every timed window; nil where nobody wants to know.
-func (s *Service) windowHook(ctx context.Context, led *ledger.Run) func(open bool) {
+func windowHook(ctx context.Context) func() func() []matrix.DaemonWork {
 	w := WindowsOf(ctx)
 	if w == nil {
 		return nil
 	}
-	return func(open bool) {
-		if open {
-			w.Open()
-			return
-		}
-		did := w.Close()
-		if len(did) == 0 {
-			return
-		}
-		if _, err := led.Append(ledger.KindNote, s.now(), ledger.Note{Text: "inside a timed window the daemon did: " + strings.Join(did, ", ")}); err != nil {
-			s.log.Warn("note not written: " + err.Error())
-		}
+	return func() func() []matrix.DaemonWork {
+		w.Open()
+		return w.Close
 	}
 }

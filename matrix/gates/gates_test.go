@@ -1,6 +1,7 @@
 package gates_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -203,6 +204,12 @@ func TestLegCodes(t *testing.T) {
 		{"boots", "gb10", env(func(e *matrix.Env) { e.BootIDEnd = "c" }), []matrix.LegCode{matrix.ClockBootMismatchC}, matrix.CauseEnv},
 		{"late reader", "gb10", func(r *matrix.LegRecord) { r.Repetitions[0].Client.LagP99 = matrix.Some(41 * ms) }, []matrix.LegCode{matrix.ClientLag}, matrix.CauseHarness},
 		{"late sender", "gb10", func(r *matrix.LegRecord) { r.Repetitions[0].Client.LatenessP99 = matrix.Some(6 * ms) }, []matrix.LegCode{matrix.ClientLag}, matrix.CauseHarness},
+		{"busy daemon", "gb10", func(r *matrix.LegRecord) {
+			r.Repetitions[0].Daemon = []matrix.DaemonWork{{Request: "GetRun", Times: 3, Busy: 4 * ms}, {Request: "ListRuns", Times: 40, Busy: 6*ms + 1}}
+		}, []matrix.LegCode{matrix.ClientLag}, matrix.CauseHarness},
+		{"daemon within its budget", "gb10", func(r *matrix.LegRecord) {
+			r.Repetitions[0].Daemon = []matrix.DaemonWork{{Request: "GetRun", Times: 3, Busy: 4 * ms}, {Request: "ListRuns", Times: 40, Busy: 6 * ms}}
+		}, nil, ""},
 		{"evidence", "gb10", func(r *matrix.LegRecord) { r.Missing = []string{"clocks.jsonl"} }, []matrix.LegCode{matrix.EvidenceMissing}, matrix.CauseHarness},
 		{"method", "gb10", func(r *matrix.LegRecord) { r.MethodEnd = "n" }, []matrix.LegCode{matrix.MethodChanged}, matrix.CauseHarness},
 		{"print", "gb10", func(r *matrix.LegRecord) { r.PrintEnd = "q" }, []matrix.LegCode{matrix.IdentityChanged}, matrix.CauseHarness},
@@ -218,6 +225,18 @@ func TestLegCodes(t *testing.T) {
 				t.Errorf("%s: %s has no detail", c.name, code)
 			}
 		}
+	}
+}
+
+// The evidence names the request that disturbed a window, the worst first, and each window is judged by itself.
+func TestDisturbedWindowNamesTheRequest(t *testing.T) {
+	rec := leg()
+	last := len(rec.Repetitions) - 1
+	rec.Repetitions[last].Daemon = []matrix.DaemonWork{{Request: "GetRun", Times: 3, Busy: ms}, {Request: "AuditRun", Times: 1, Busy: 900 * ms}}
+	g := gates.Leg(rec, arm, point, profile(t, "gb10"))
+	want := fmt.Sprintf("repetition %d: the daemon took 901ms of a window of 1s, more than 1 %% of a core: AuditRun ×1 900ms, GetRun ×3 1ms", last)
+	if g.Detail[matrix.ClientLag] != want {
+		t.Errorf("detail %q, want %q", g.Detail[matrix.ClientLag], want)
 	}
 }
 

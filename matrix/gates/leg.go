@@ -1,6 +1,7 @@
 package gates
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,6 +14,9 @@ import (
 const (
 	stepFactor = 0.7  // LOAD_STEP: a rate below 0.7 of the first one (protocol §4.1)
 	lagShare   = 0.05 // CLIENT_LAG (protocol §4.1) [own]
+	// daemonShare of a core is what everything beside the stopwatch may take of a window (architecture §5); the client cannot
+	// see in its own lateness what it took of the engine.
+	daemonShare = 0.01
 )
 
 // Leg judges one leg by every rule of protocol §4.1 that its own record can answer. Series adds what only the other legs
@@ -21,6 +25,7 @@ func Leg(rec matrix.LegRecord, arm matrix.Arm, point matrix.Point, p Profile) ma
 	var r result
 	r.requests(rec, arm, point, p)
 	r.client(rec)
+	r.daemon(rec)
 	r.state(rec)
 	r.env(rec.Env, p)
 	r.clock(rec, p)
@@ -260,6 +265,22 @@ func (r *result) client(rec matrix.LegRecord) {
 	if s, ok := over(lag, itl); ok && s > lagShare {
 		r.flag(FlagITLCoalesced)
 		r.flag(FlagClientLag)
+	}
+}
+
+// daemon judges what the process did for others inside the windows of a leg, each window by itself.
+func (r *result) daemon(rec matrix.LegRecord) {
+	for _, rep := range rec.Repetitions {
+		busy, what := int64(0), make([]string, 0, len(rep.Daemon))
+		most := slices.SortedStableFunc(slices.Values(rep.Daemon), func(a, b matrix.DaemonWork) int { return cmp.Compare(b.Busy, a.Busy) })
+		for _, w := range most {
+			busy += max(0, w.Busy)
+			what = append(what, fmt.Sprintf("%s ×%d %v", w.Request, w.Times, time.Duration(w.Busy)))
+		}
+		if window := rep.End - rep.Start; float64(busy) > daemonShare*float64(window) {
+			r.fail(matrix.ClientLag, "repetition %d: the daemon took %v of a window of %v, more than %.0f %% of a core: %s", rep.Index,
+				time.Duration(busy), time.Duration(window), 100*daemonShare, join(what))
+		}
 	}
 }
 

@@ -73,7 +73,7 @@ func (l *load) leg(ctx context.Context, p matrix.Point) (last bool, err error) {
 		}
 		files.Repetitions = append(files.Repetitions, pass.rec.Write)
 		start, end := pass.rec.Window()
-		rec.Repetitions = append(rec.Repetitions, matrix.Repetition{Index: rep, Start: start, End: end, Planned: p.Requests, Requests: pass.requests, Client: pass.rec.Cost()})
+		rec.Repetitions = append(rec.Repetitions, matrix.Repetition{Index: rep, Start: start, End: end, Planned: p.Requests, Requests: pass.requests, Client: pass.rec.Cost(), Daemon: pass.daemon})
 		heads = append(heads, headsOf(pass.requests, start)...)
 	}
 	if len(rec.Repetitions) == 0 {
@@ -107,6 +107,7 @@ func (l *load) repetitions() int {
 type pass struct {
 	rec      Recording
 	requests []matrix.Request
+	daemon   []matrix.DaemonWork
 }
 
 // pass runs the warm-up (rep −1) or one repetition.
@@ -122,18 +123,19 @@ func (l *load) pass(ctx context.Context, client Client, p matrix.Point, rep int)
 	point := p
 	point.Requests = n
 	job := stopwatch.Job{Dialect: l.ready.Dialect, Point: point, Repetition: rep, Prompts: prompts, ExpectCold: l.arm.Cache == "off", Seed: uint64(l.block()+1)<<16 | uint64(rep+1)}
+	closed := func() []matrix.DaemonWork { return nil }
 	if rep >= 0 && l.Window != nil {
-		l.Window(true)
-		defer l.Window(false)
+		closed = l.Window()
 	}
 	rec, err := client.Run(ctx, job)
+	daemon := closed()
 	if err != nil {
 		return pass{}, err
 	}
 	if ctx.Err() != nil {
 		return pass{}, ctx.Err()
 	}
-	return pass{rec: rec, requests: rec.Reduce(l.ready.Dialect, point)}, nil
+	return pass{rec: rec, requests: rec.Reduce(l.ready.Dialect, point), daemon: daemon}, nil
 }
 
 // block numbers the prompt partition: every arm of a block gets the same prompts. Lead-ins have their own.

@@ -158,7 +158,8 @@ type Config struct {
 	Now       func() time.Time
 	Deadline  matrix.Opt[time.Time] // no superblock starts after it
 	Event     func(Event)
-	Window    func(open bool) // called around every timed window
+	// Window opens a timed window; what it returns closes the window and says what the process did inside beside measuring.
+	Window func() (done func() []matrix.DaemonWork)
 }
 
 // Event is one step of a run, for people and watchers.

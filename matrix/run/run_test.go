@@ -402,3 +402,41 @@ func TestServerGoneBetweenPassesVoidsTheLoadAlone(t *testing.T) {
 		}
 	})
 }
+
+// Every repetition keeps what the process did inside its window; the warm-up has none.
+func TestWindowsAreOfRepetitions(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld()
+		c := w.config(plan(1))
+		opened, open := 0, false
+		w.during = func(j stopwatch.Job) {
+			if open != (j.Repetition >= 0) {
+				t.Errorf("repetition %d runs with a window open: %v", j.Repetition, open)
+			}
+		}
+		c.Window = func() func() []matrix.DaemonWork {
+			opened++
+			n := opened
+			open = true
+			return func() []matrix.DaemonWork {
+				open = false
+				return []matrix.DaemonWork{{Request: "GetRun", Times: n}}
+			}
+		}
+		if err := Run(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		seen := 0
+		for _, l := range w.legs {
+			for _, rep := range l.Repetitions {
+				seen++
+				if len(rep.Daemon) != 1 || rep.Daemon[0].Times != seen {
+					t.Errorf("%s %s repetition %d has %v, want the work of window %d", l.LoadID, l.ID.Point, rep.Index, rep.Daemon, seen)
+				}
+			}
+		}
+		if seen == 0 || seen != opened {
+			t.Errorf("%d windows, %d repetitions", opened, seen)
+		}
+	})
+}

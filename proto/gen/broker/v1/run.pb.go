@@ -1163,7 +1163,7 @@ func (x *WatchRunResponse) GetProgress() bool {
 // Step is one step of a run.
 type Step struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// grid, superblock, load, ready, leg, stopped, rerun, extend, drop, reused, finding, settle, corpus, done.
+	// grid, superblock, load, ready, leg, stopped, rerun, extend, drop, reused, finding, settle, corpus, relaunch, done.
 	Kind *string `protobuf:"bytes,1,opt,name=kind" json:"kind,omitempty"`
 	// artifact|policy of the group.
 	Group *string `protobuf:"bytes,2,opt,name=group" json:"group,omitempty"`
