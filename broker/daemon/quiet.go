@@ -31,8 +31,8 @@ const (
 // of their own, which serve the stopwatch's connections as well, and are in the process's time per event alone.
 type quiet struct {
 	mu      sync.Mutex
-	open    bool      // a window is open, or about to be: nothing expensive may begin
-	opened  time.Time // when it was open for the stopwatch; zero otherwise
+	open    bool          // a window is open, or about to be: nothing expensive may begin
+	opened  time.Time     // when it was open for the stopwatch; zero otherwise
 	working string        // the expensive call that is in
 	changed chan struct{} // closed and replaced at every change
 	did     map[string]*matrix.DaemonWork

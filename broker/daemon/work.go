@@ -78,6 +78,10 @@ func (q *queue) turn(parent context.Context, j *job) {
 	ctx, cancel := context.WithCancel(service.WithWindows(parent, q.quiet))
 	defer cancel()
 	q.mu.Lock()
+	if j.state() != brokerv1.RunState_RUN_STATE_QUEUED { // cancelled between leaving the queue and its turn
+		q.mu.Unlock()
+		return
+	}
 	j.cancel = cancel
 	q.set(j, brokerv1.RunState_RUN_STATE_PREPARING, nil)
 	q.mu.Unlock()

@@ -336,7 +336,9 @@ func (s *Service) runConfig(ctx context.Context, t *team, led *ledger.Run, bx bo
 	live := &liveJudge{plan: gridPlan(plan, profile, g), profile: gate, extended: pr.extended}
 	cfg := run.Config{
 		Plan: live.plan, Grid: g, Resumed: pr.resumed, Done: pr.loads, DoneLegs: pr.legs, Redone: pr.redone, Again: pr.again, Seq: pr.seq,
-		Engine:   func(ctx context.Context, instance string) (run.Engine, error) { return s.launched(ctx, t, instance, on) },
+		Engine: func(ctx context.Context, instance string) (run.Engine, error) {
+			return s.launched(ctx, t, instance, on)
+		},
 		Artifact: artifactsOf(model),
 		CheckPin: s.pinned(ctx, plan, model),
 		NextSB:   func(group, drawn int) matrix.Superblock { return schedule.Next(plan, group, drawn) },
