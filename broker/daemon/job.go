@@ -34,7 +34,8 @@ type job struct {
 	Simulated bool                  `json:"simulated,omitempty"`
 	Planned   int                   `json:"planned,omitempty"`
 
-	loads  int // done, of a run in flight
+	found  bool // an earlier daemon left it in flight
+	loads  int  // done, of a run in flight
 	log    *events
 	cancel func() // of a run in flight; safe to call again
 }

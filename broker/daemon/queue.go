@@ -73,7 +73,8 @@ func (q *queue) recover(resume bool) {
 	}
 	for _, j := range left {
 		found := zap.String("was", j.State)
-		begun := slices.ContainsFunc(infos, func(i service.RunInfo) bool { return i.Name == j.Name })
+		at := slices.IndexFunc(infos, func(i service.RunInfo) bool { return i.Name == j.Name })
+		begun := at >= 0
 		log, err := openEvents(q.store.path(j.Name, eventsFile), j.Name)
 		if err != nil {
 			q.log.Error("found a run whose events cannot be read; left alone", zap.String("run", j.Name), found, zap.Error(err))
@@ -90,8 +91,8 @@ func (q *queue) recover(resume bool) {
 			q.end(j, brokerv1.RunState_RUN_STATE_INTERRUPTED, failf(service.CauseInterrupted, "go on with: broker resume "+j.Name, "the daemon ended while the run was on"))
 		default:
 			q.log.Info("found an unfinished run; it goes on", zap.String("run", j.Name), found, zap.Bool("resumes", begun))
-			if j.Resume = begun; begun {
-				j.Before = brokerv1.RunState_RUN_STATE_INTERRUPTED.String()
+			if j.Resume, j.found = begun, true; begun {
+				j.Before = before(infos[at]).String()
 			}
 			q.enqueue(j)
 		}
@@ -147,15 +148,20 @@ func (q *queue) resume(info service.RunInfo, wait time.Duration) (*brokerv1.Resu
 	if j == nil {
 		j = &job{Name: info.Name, Created: q.now().UTC(), Profile: info.Profile, Box: info.Box, Simulated: info.Simulated, Planned: info.Planned}
 	}
-	before := service.ToRunState(info.State)
-	if before == brokerv1.RunState_RUN_STATE_RUNNING {
-		before = brokerv1.RunState_RUN_STATE_INTERRUPTED // its process is gone, or holds its lock and the turn will say so
-	}
-	j.Resume, j.Before = true, before.String()
+	j.Resume, j.found, j.Before = true, false, before(info).String()
 	if err := q.admit(j, wait); err != nil {
 		return nil, err
 	}
 	return &brokerv1.ResumeRunResponse{Run: q.run(j, nil), ResumeToken: new(token(j.Name, j.log.length()-1))}, nil
+}
+
+// before is where a run that is gone on with stands. One that is listed as running has no process any more, or one that
+// holds its lock, and the turn will say so.
+func before(info service.RunInfo) brokerv1.RunState {
+	if s := service.ToRunState(info.State); s != brokerv1.RunState_RUN_STATE_RUNNING {
+		return s
+	}
+	return brokerv1.RunState_RUN_STATE_INTERRUPTED
 }
 
 func (q *queue) room() error {

@@ -97,6 +97,9 @@ func (q *queue) turn(parent context.Context, j *job) {
 			return
 		}
 	}
+	if j.found && state == brokerv1.RunState_RUN_STATE_COMPLETE {
+		err = nil // nobody asked to go on with a run that had come to its end
+	}
 	q.listed = nil
 	q.end(j, state, err)
 }

@@ -29,7 +29,9 @@ type evidence struct {
 	box   matrix.Facts
 	state string
 	next  string
-	seq   int // loads that were begun
+	// unclosed says that a grid was completed and nothing was begun or closed since: the process ended there.
+	unclosed bool
+	seq      int // loads that were begun
 	// extended counts the superblocks that were added to a group for more evidence, by grid and group.
 	extended map[int]map[string]int
 	begun    []begun
@@ -189,9 +191,10 @@ func (ev *evidence) add(rec ledger.Record) error {
 			return err
 		}
 		if g := ev.grid(b.Grid); g != nil {
-			g.Info.Done = b.Done
+			g.Info.Done, ev.unclosed = b.Done, b.Done
 		}
 	case ledger.KindSuperblockStart:
+		ev.unclosed = false
 		var b ledger.SuperblockStart
 		if err := rec.Decode(&b); err != nil {
 			return err
@@ -238,7 +241,7 @@ func (ev *evidence) add(rec ledger.Record) error {
 		if err := rec.Decode(&b); err != nil {
 			return err
 		}
-		ev.state, ev.next = b.State, b.Next
+		ev.state, ev.next, ev.unclosed = b.State, b.Next, false
 	case ledger.KindResume:
 		ev.state, ev.next = StateRunning, ""
 	}

@@ -68,12 +68,13 @@ func Explain(w io.Writer, c matrix.Cell, look Look) error {
 
 // writeReport keeps the report beside the evidence, in every format.
 func (s *Service) writeReport(led *ledger.Run, r matrix.Report) error {
-	for ext, format := range map[string]string{"json": "json", "md": "markdown", "csv": "csv", "html": "html"} {
+	// JSON comes last: where it is, the others are.
+	for _, f := range [][2]string{{"html", "html"}, {"csv", "csv"}, {"md", "markdown"}, {"json", "json"}} {
 		var b bytes.Buffer
-		if err := Render(&b, r, format, Look{}); err != nil {
+		if err := Render(&b, r, f[1], Look{}); err != nil {
 			return err
 		}
-		if err := led.WriteReport("report."+ext, b.Bytes()); err != nil {
+		if err := led.WriteReport("report."+f[0], b.Bytes()); err != nil {
 			return err
 		}
 	}

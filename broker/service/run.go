@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -101,6 +102,11 @@ func (s *Service) Resume(ctx context.Context, name string, on func(Event)) (Outc
 	ev, err := s.evidence(ctx, led)
 	if err != nil {
 		return Outcome{}, err
+	}
+	if unfinished(led, ev, bx.BootID()) {
+		last := ev.grids[len(ev.grids)-1].Info
+		on(Event{At: s.now(), Kind: "finding", Text: fmt.Sprintf("grid %d is complete and the run was not closed; it is closed and judged", last.Index+1)})
+		return s.finish(ctx, led, last, nil, "")
 	}
 	g, pr, err := next(plan, ev, bx.BootID())
 	if err != nil {
@@ -238,7 +244,15 @@ func (s *Service) perform(ctx context.Context, t *team, led *ledger.Run, bx held
 	if r, ok := pr.rerun.Get(); ok {
 		again = s.again(fmt.Sprintf("rerun %s --who %q --why %q", name, r.Who, r.Why))
 	}
-	state, next, why := ended(runErr, plan, g, again, s.again("resume "+name))
+	return s.finish(ctx, led, g, runErr, again)
+}
+
+// finish closes a run whose grid ended as err says, judges it and writes its report. again is the command that goes on with
+// one that was interrupted.
+func (s *Service) finish(ctx context.Context, led *ledger.Run, g matrix.GridInfo, runErr error, again string) (Outcome, error) {
+	name := filepath.Base(led.Dir())
+	out := Outcome{Run: name}
+	state, next, why := ended(runErr, led.Plan(), g, again, s.again("resume "+name))
 	if _, err := led.Append(ledger.KindRunClose, s.now(), ledger.RunClose{State: state, Next: next}); err != nil {
 		return out, errors.Join(runErr, err)
 	}
@@ -254,6 +268,23 @@ func (s *Service) perform(ctx context.Context, t *team, led *ledger.Run, bx held
 	}
 	s.history(ctx, &out.Report)
 	return out, why
+}
+
+// unfinished reports a run whose last grid is complete and whose process ended before it had closed the run and written
+// its report. Where another grid can begin on this boot there is more to do than that.
+func unfinished(led *ledger.Run, ev evidence, boot string) bool {
+	if len(ev.grids) == 0 {
+		return false
+	}
+	last := ev.grids[len(ev.grids)-1].Info
+	if !last.Done || last.BootID != boot && len(ev.grids) < led.Plan().Grids {
+		return false
+	}
+	if ev.unclosed {
+		return true
+	}
+	_, err := led.ReadReport("report.json")
+	return (ev.state == StateComplete || ev.state == StatePendingGrid) && errors.Is(err, os.ErrNotExist)
 }
 
 // again is the command line of a further command under the same configuration and runs.

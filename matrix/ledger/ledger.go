@@ -84,18 +84,28 @@ func create(dir string, plan matrix.Plan, d disk) (*Run, error) {
 	if err := d.room(parent, Estimate(plan)); err != nil {
 		return nil, err
 	}
-	if err := os.Mkdir(dir, 0o755); err != nil {
+	exists := func(err error) error {
 		if errors.Is(err, fs.ErrExist) {
-			return nil, fmt.Errorf("%s exists already: a run is never written over; resume it, or name another directory", dir)
+			return fmt.Errorf("%s exists already: a run is never written over; resume it, or name another directory", dir)
 		}
+		return err
+	}
+	if _, err := os.Lstat(dir); err == nil {
+		return nil, exists(fs.ErrExist)
+	}
+	// The directory gets its name when all of a run is in it: a process that is killed before has begun no run. Listings pass
+	// over names that begin with a dot.
+	made, err := os.MkdirTemp(parent, ".new-"+filepath.Base(dir)+"-")
+	if err != nil {
 		return nil, err
 	}
 	r := &Run{dir: dir, plan: plan, hash: sum(text), disk: d}
-	if r.root, err = os.OpenRoot(dir); err != nil {
-		return nil, err
+	if r.root, err = os.OpenRoot(made); err != nil {
+		return nil, errors.Join(err, os.Remove(made))
 	}
 	r.head = head{Sum: r.hash}
 	err = errors.Join(
+		os.Chmod(made, 0o755),
 		r.root.Mkdir(LegsDir, 0o755),
 		r.replace(PlanFile, text),
 		r.writeHead(),
@@ -103,9 +113,14 @@ func create(dir string, plan matrix.Plan, d disk) (*Run, error) {
 		d.syncDir(r.root, "."),
 	)
 	if err == nil {
-		err = syncPath(parent)
+		err = exists(os.Rename(made, dir))
 	}
 	if err != nil {
+		r.Close()
+		os.RemoveAll(made)
+		return nil, fmt.Errorf("create run %s: %w", dir, err)
+	}
+	if err := syncPath(parent); err != nil {
 		r.Close()
 		os.RemoveAll(dir) // made a moment ago, and in the way of another try
 		return nil, fmt.Errorf("create run %s: %w", dir, err)
