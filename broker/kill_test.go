@@ -92,6 +92,7 @@ func (h *house) start(ctx context.Context) *life {
 	if err := l.cmd.Start(); err != nil {
 		h.t.Fatal(err)
 	}
+	h.t.Cleanup(func() { _ = l.cmd.Process.Kill() }) // of a test that failed; the others have ended theirs
 	h.until(ctx, "daemon that serves", func() bool { return strings.Contains(h.read(filepath.Base(l.log)), "serving unix://") })
 	if l.conn, err = grpc.NewClient("unix://"+h.socket, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 		h.t.Fatal(err)
