@@ -40,8 +40,8 @@ func TestDisturbedWindowIsRunAgain(t *testing.T) {
 		legs = append(legs, run.Leg{Record: l.Record, Gate: l.Gate, Values: l.Values})
 	}
 	judge := &liveJudge{plan: p, profile: profile, extended: map[string]int{}}
-	next, err := judge.Next(ev.grids[0].Info, ev.grids[0].Loads, legs)
-	if err != nil || !slices.Equal(next.Rerun, []int{0}) {
+	next, err := judge.Next(ev.grids[0].Info, ev.grids[0].Loads, legs, nil)
+	if err != nil || len(next.Rerun) != 1 || next.Rerun[0].Group != 0 || next.Rerun[0].Replaces != 1 {
 		t.Fatalf("after a disturbed window: %+v, %v; want the group's superblock again", next, err)
 	}
 	r.grids = 0
