@@ -54,20 +54,14 @@ func (s *Server) generate(w http.ResponseWriter, hr *http.Request) {
 		<-hr.Context().Done()
 		return
 	}
-	a, err := newAlarm()
-	if err != nil {
-		s.refuse(w, err)
-		return
-	}
-	defer a.close()
 	p := &pace{s: s, r: r, at: from, slow: s.p.SlowAfter > 0 && n > int64(s.p.SlowAfter), rng: s.rng(n)}
 	dies := s.p.DieAfter > 0 && streamed > int64(s.p.DieAfter)
 	g := newAnswer(r.prompt, r.text, s.p.WrongAnswer, uint64(n))
 	if r.Stream {
-		s.stream(hr.Context(), w, r, g, p, a, dies)
+		s.stream(hr.Context(), w, r, g, p, dies)
 		return
 	}
-	s.whole(hr.Context(), w, r, g, p, a)
+	s.whole(hr.Context(), w, r, g, p)
 }
 
 // prepare fills in what the answer says of itself.
@@ -128,7 +122,7 @@ func (s *Server) rng(n int64) *rand.Rand {
 }
 
 // whole answers at the end.
-func (s *Server) whole(ctx context.Context, w http.ResponseWriter, r *request, g *answer, p *pace, a *alarm) {
+func (s *Server) whole(ctx context.Context, w http.ResponseWriter, r *request, g *answer, p *pace) {
 	c := content{finish: "length"}
 	var text strings.Builder
 	at := time.Duration(0)
@@ -141,7 +135,7 @@ func (s *Server) whole(ctx context.Context, w http.ResponseWriter, r *request, g
 		text.WriteString(t.text)
 		c.ids = append(c.ids, t.id)
 	}
-	if a.wait(ctx, at) != nil {
+	if s.alarm.wait(ctx, at) != nil {
 		return
 	}
 	c.text, r.produced, r.due = text.String(), r.tokens, at
@@ -154,7 +148,7 @@ func (s *Server) whole(ctx context.Context, w http.ResponseWriter, r *request, g
 }
 
 // stream answers event by event.
-func (s *Server) stream(ctx context.Context, w http.ResponseWriter, r *request, g *answer, p *pace, a *alarm, dies bool) {
+func (s *Server) stream(ctx context.Context, w http.ResponseWriter, r *request, g *answer, p *pace, dies bool) {
 	failure := s.shape.error(500, "InternalServerError", "EngineCore encountered an issue. See stack trace (above) for the root cause.")
 	if r.native || s.p.Dialect == "sglang" {
 		failure = object{"error", object{"message", "scheduler failure", "code", 500}}
@@ -200,7 +194,7 @@ func (s *Server) stream(ctx context.Context, w http.ResponseWriter, r *request, 
 			continue
 		}
 		r.due = at
-		due := func() bool { return r.fault == FaultBuffered && !last || a.wait(ctx, at) == nil }
+		due := func() bool { return r.fault == FaultBuffered && !last || s.alarm.wait(ctx, at) == nil }
 		if broken {
 			if !due() {
 				return

@@ -49,6 +49,7 @@ type Server struct {
 	shape shape
 	mux   *http.ServeMux
 	slots chan struct{}
+	alarm alarm
 	born  time.Duration
 
 	ready    atomic.Bool
