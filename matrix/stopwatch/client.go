@@ -57,7 +57,7 @@ func (c *Client) warm(ctx context.Context) error {
 			continue
 		}
 		if k != nil {
-			_ = k.net.Close()
+			_ = k.close()
 			c.slots[i] = nil
 		}
 		k, err := dial(ctx, c.address)
@@ -76,9 +76,7 @@ func (c *Client) Close() error {
 	var errs []error
 	for i, k := range c.slots {
 		if k != nil {
-			if err := k.net.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-				errs = append(errs, err)
-			}
+			errs = append(errs, k.close())
 			c.slots[i] = nil
 		}
 	}
@@ -102,6 +100,10 @@ func (c *Client) Run(ctx context.Context, j Job) (*Recording, error) {
 	if err := c.warm(ctx); err != nil {
 		return nil, err
 	}
+	if p.reader, err = newReader(len(c.slots)); err != nil {
+		return nil, err
+	}
+	defer p.reader.close()
 	runtime.GC() // so that a collection inside the window is rarer
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

@@ -416,3 +416,19 @@ func TestErrorInEveryFourthStream(t *testing.T) {
 		t.Errorf("%d ok and %d failed of %d; 24 and 8 are true", ok, failed, len(reqs))
 	}
 }
+
+// A server that reads nothing costs the total limit, and no more, where the request does not fit its socket.
+func TestServerThatNeverReads(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close() // what it has not accepted goes with it
+	p := toyPoint(1)
+	p.TotalLimit = 300 * time.Millisecond
+	d := matrix.Dialect{BaseURL: "http://" + l.Addr().String(), Path: "/v1/completions", Form: "openai", Model: "toy", PromptForm: "text", MaxTokensField: "max_tokens", End: "done"}
+	rec, reqs := runOnce(t, d, Job{Point: p, Prompts: []Prompt{{ID: "large", Text: strings.Repeat("a", 32<<20)}}})
+	if q := reqs[0]; rec.Exchanges[0].Ending != EndTotal || q.Outcome != matrix.OutcomeFailed || !strings.Contains(q.Error, "could not be written") {
+		t.Errorf("ending %d, %s %v %q", rec.Exchanges[0].Ending, q.Outcome, q.Reasons, q.Error)
+	}
+}

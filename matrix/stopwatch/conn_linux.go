@@ -1,7 +1,11 @@
 package stopwatch
 
 import (
+	"context"
+	"errors"
 	"io"
+	"net"
+	"os"
 	"runtime"
 	"time"
 	"unsafe"
@@ -9,9 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stampKernel asks for the kernel's receive time of every read. Where the kernel refuses, lags are absent.
-func (c *conn) stampKernel() {
-	_ = c.raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1) })
+// conn is one TCP connection, taken out of the runtime's poller: the reader waits for all of them in one place.
+type conn struct {
+	fd     int
+	remote string
+	sys    receiver
 }
 
 // receiver is the message of the receive call. It lives as long as the connection: unix.Recvmsg would allocate one a read.
@@ -21,44 +27,82 @@ type receiver struct {
 	oob [128]byte
 }
 
-// read waits for bytes. For TCP the kernel's stamp is that of the last segment merged into the read.
-func (c *conn) read(b []byte) reading {
+// dial connects as net does and asks for the kernel's receive time of every read. Where the kernel refuses, lags are absent.
+func dial(ctx context.Context, address string) (*conn, error) {
+	d := net.Dialer{Timeout: dialLimit, KeepAlive: -1}
+	c, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close() // the duplicate stays open
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		return nil, errors.New("not a TCP connection")
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	k := &conn{remote: tcp.RemoteAddr().String()}
+	var dup error
+	err = raw.Control(func(fd uintptr) { k.fd, dup = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) })
+	if err = errors.Join(err, os.NewSyscallError("fcntl", dup)); err != nil {
+		return nil, err
+	}
+	_ = unix.SetsockoptInt(k.fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)
+	return k, nil
+}
+
+// write sends all of b, or fails with os.ErrDeadlineExceeded.
+func (c *conn) write(b []byte, deadline time.Time) error {
+	for len(b) > 0 {
+		n, err := unix.SendmsgN(c.fd, b, nil, nil, unix.MSG_NOSIGNAL)
+		switch {
+		case err == nil:
+			b = b[n:]
+		case err == unix.EAGAIN:
+			left := time.Until(deadline)
+			if left <= 0 {
+				return os.ErrDeadlineExceeded
+			}
+			ready := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLOUT}}
+			if _, err := unix.Poll(ready, int(min(left, tick)/time.Millisecond)+1); err != nil && err != unix.EINTR {
+				return os.NewSyscallError("poll", err)
+			}
+		case err != unix.EINTR:
+			return err
+		}
+	}
+	return nil
+}
+
+// read takes what the kernel has. For TCP its stamp is that of the last segment merged into the read. false: there is nothing.
+func (c *conn) read(b []byte) (reading, bool) {
 	r := &c.sys
 	r.iov.Base = &b[0]
 	r.iov.SetLen(len(b))
-	err := c.raw.Read(c.wake)
-	r.iov.Base = nil
-	if err != nil {
-		return reading{at: time.Now(), lag: -1, err: err}
-	}
-	return c.last
-}
-
-func (c *conn) receive(fd uintptr) bool {
-	r := &c.sys
+	defer func() { r.iov.Base = nil }()
 	for {
 		r.msg.Iov, r.msg.Control, r.msg.Flags = &r.iov, &r.oob[0], 0
 		r.msg.SetIovlen(1)
 		r.msg.SetControllen(len(r.oob))
-		n, _, errno := unix.Syscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&r.msg)), 0)
-		at := time.Now()
+		n, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(c.fd), uintptr(unsafe.Pointer(&r.msg)), unix.MSG_DONTWAIT)
+		got := reading{n: int(n), at: time.Now(), lag: -1}
 		switch {
 		case errno == unix.EINTR:
 			continue
 		case errno == unix.EAGAIN:
-			return false
+			return got, false
 		case errno != 0:
-			c.last = reading{at: at, lag: -1, err: errno}
-			return true
-		}
-		c.last = reading{n: int(n), at: at, lag: -1}
-		if n == 0 {
-			c.last.err = io.EOF
+			got.n, got.err = 0, errno
+			return got, true
+		case n == 0:
+			got.err = io.EOF
 		}
 		if stamp := kernelStamp(r.oob[:r.msg.Controllen]); stamp > 0 {
-			c.last.lag = max(0, at.UnixNano()-stamp)
+			got.lag = max(0, got.at.UnixNano()-stamp)
 		}
-		return true
+		return got, true
 	}
 }
 
@@ -80,13 +124,13 @@ func kernelStamp(oob []byte) int64 {
 
 // stale reports that the server closed an idle connection, or sent what nobody asked for.
 func (c *conn) stale() bool {
-	gone := true
-	_ = c.raw.Control(func(fd uintptr) {
-		_, _, err := unix.Recvfrom(int(fd), c.sys.oob[:1], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		gone = err != unix.EAGAIN
-	})
-	return gone
+	_, _, err := unix.Recvfrom(c.fd, c.sys.oob[:1], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	return err != unix.EAGAIN
 }
+
+// shut ends what is in progress on the connection, in any goroutine; close frees it.
+func (c *conn) shut()        { _ = unix.Shutdown(c.fd, unix.SHUT_RDWR) }
+func (c *conn) close() error { return os.NewSyscallError("close", unix.Close(c.fd)) }
 
 // sleepUntil sleeps to within tens of microseconds; Go's own timers are up to a millisecond late, as its poller waits in
 // milliseconds. It holds its thread, and returns early where done closes.

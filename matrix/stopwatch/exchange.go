@@ -35,11 +35,8 @@ func (s *pass) exchange(k *conn, x *Exchange) {
 	}
 	defer s.drop(k)
 	deadline := time.Now().Add(s.total)
-	err := k.net.SetDeadline(deadline)
 	x.Begin = s.clock.now()
-	if err == nil {
-		_, err = k.net.Write(s.requests[x.Index])
-	}
+	err := k.write(s.requests[x.Index], deadline)
 	x.Sent = s.clock.now()
 	if err != nil {
 		x.Ending, x.Error, x.End = EndWrite, "write: "+err.Error(), x.Sent
@@ -48,66 +45,81 @@ func (s *pass) exchange(k *conn, x *Exchange) {
 		}
 		return
 	}
-	s.receive(k, x, deadline)
+	s.reader.receive(&intake{pass: s, conn: k, x: x, block: x.Wire[0], deadline: deadline, last: time.Now(), ended: make(chan struct{})})
 }
 
-// receive reads the answer into the arrival log until HTTP framing says it is whole.
-func (s *pass) receive(k *conn, x *Exchange, deadline time.Time) {
-	var w wire
-	block := x.Wire[0]
-	var size int64
-	last := time.Now()
-	for {
-		if cap(block)-len(block) < minRead {
-			x.Wire[len(x.Wire)-1] = block
-			block = make([]byte, 0, min(max(2*cap(block), maxRead), maxBlock))
-			x.Wire = append(x.Wire, block)
-		}
-		limit := last.Add(s.idle)
-		if limit.After(deadline) {
-			limit = deadline
-		}
-		_ = k.net.SetReadDeadline(limit) // a closed connection says so in the read
-		tail := block[len(block):min(cap(block), len(block)+maxRead)]
-		r := k.read(tail)
-		last = r.at
-		if r.err != nil {
-			x.Wire[len(x.Wire)-1] = block
-			s.readEnd(x, &w, r, deadline)
-			return
-		}
-		block = block[:len(block)+r.n]
-		x.Segments = append(x.Segments, Segment{At: s.clock.at(r.at), Lag: r.lag, Bytes: r.n})
-		size += int64(r.n)
-		rest := tail[:r.n]
-		for len(rest) > 0 && w.state != atEnd && w.err == nil {
-			_, rest = w.next(rest)
-		}
-		switch {
-		case w.err != nil:
-			x.Ending, x.Error = EndProtocol, w.err.Error()
-		case w.state == atEnd:
-			x.Ending = EndClean
-		case size > s.most:
-			x.Ending, x.Error = EndOversize, fmt.Sprintf("the answer is larger than the cap of %d bytes", s.most)
-		default:
-			continue
-		}
-		x.Wire[len(x.Wire)-1] = block
-		x.End = s.clock.at(r.at)
-		return
+// intake is an answer that is being read into the arrival log, until HTTP framing says that it is whole.
+type intake struct {
+	pass     *pass
+	conn     *conn
+	x        *Exchange
+	wire     wire
+	block    []byte // the last of x.Wire
+	size     int64
+	last     time.Time // of the last byte
+	deadline time.Time
+	ended    chan struct{}
+}
+
+// limit is when the request has met its idle or its total limit.
+func (i *intake) limit() time.Time {
+	if t := i.last.Add(i.pass.idle); t.Before(i.deadline) {
+		return t
 	}
+	return i.deadline
 }
 
-// readEnd says why reading ended without the answer being whole.
-func (s *pass) readEnd(x *Exchange, w *wire, r reading, deadline time.Time) {
+// room is where the next read goes.
+func (i *intake) room() []byte {
+	if cap(i.block)-len(i.block) < minRead {
+		i.x.Wire[len(i.x.Wire)-1] = i.block
+		i.block = make([]byte, 0, min(max(2*cap(i.block), maxRead), maxBlock))
+		i.x.Wire = append(i.x.Wire, i.block)
+	}
+	return i.block[len(i.block):min(cap(i.block), len(i.block)+maxRead)]
+}
+
+// took records a read into room. It reports that the answer has ended.
+func (i *intake) took(r reading) bool {
+	x := i.x
+	if r.err != nil {
+		x.Wire[len(x.Wire)-1] = i.block
+		i.end(r)
+		return true
+	}
+	i.last = r.at
+	rest := i.block[len(i.block) : len(i.block)+r.n]
+	i.block = i.block[:len(i.block)+r.n]
+	x.Segments = append(x.Segments, Segment{At: i.pass.clock.at(r.at), Lag: r.lag, Bytes: r.n})
+	i.size += int64(r.n)
+	for len(rest) > 0 && i.wire.state != atEnd && i.wire.err == nil {
+		_, rest = i.wire.next(rest)
+	}
+	switch {
+	case i.wire.err != nil:
+		x.Ending, x.Error = EndProtocol, i.wire.err.Error()
+	case i.wire.state == atEnd:
+		x.Ending = EndClean
+	case i.size > i.pass.most:
+		x.Ending, x.Error = EndOversize, fmt.Sprintf("the answer is larger than the cap of %d bytes", i.pass.most)
+	default:
+		return false
+	}
+	x.Wire[len(x.Wire)-1] = i.block
+	x.End = i.pass.clock.at(r.at)
+	return true
+}
+
+// end says why reading ended without the answer being whole.
+func (i *intake) end(r reading) {
+	x, s := i.x, i.pass
 	x.End = s.clock.at(r.at)
 	switch {
-	case errors.Is(r.err, os.ErrDeadlineExceeded) && !r.at.Before(deadline):
+	case errors.Is(r.err, os.ErrDeadlineExceeded) && !r.at.Before(i.deadline):
 		x.Ending, x.Error = EndTotal, fmt.Sprintf("not finished within the total limit of %v", s.total)
 	case errors.Is(r.err, os.ErrDeadlineExceeded):
 		x.Ending, x.Error = EndIdle, fmt.Sprintf("no byte came for the idle limit of %v", s.idle)
-	case errors.Is(r.err, io.EOF) && w.state == inRest:
+	case errors.Is(r.err, io.EOF) && i.wire.state == inRest:
 		x.Ending = EndClean
 	case errors.Is(r.err, io.EOF):
 		x.Ending, x.Error = EndEarly, "the server closed the connection before the answer was whole"

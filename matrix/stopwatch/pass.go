@@ -24,6 +24,7 @@ type pass struct {
 	most     int64 // bytes of one response
 
 	clock   clock
+	reader  *reader
 	next    atomic.Int64
 	sent    []bool // the exchange exists; each written by the one goroutine that has its index
 	dials   atomic.Int64
@@ -93,7 +94,7 @@ func responseCap(d matrix.Dialect, p matrix.Point) int64 {
 func (s *pass) run(ctx context.Context) {
 	for _, k := range s.client.slots {
 		s.open[k] = struct{}{}
-		s.rec.Address = k.net.RemoteAddr().String()
+		s.rec.Address = k.remote
 	}
 	cancel := context.AfterFunc(ctx, s.end)
 	defer cancel()
@@ -176,13 +177,13 @@ func (s *pass) running() bool {
 	return !s.ended && s.stopped.Load() == nil
 }
 
-// end closes every connection: a read in progress returns at once.
+// end shuts every connection: a read in progress returns at once.
 func (s *pass) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
 	for k := range s.open {
-		_ = k.net.Close()
+		k.shut()
 	}
 }
 
@@ -196,7 +197,7 @@ func (s *pass) connect() (*conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		_ = k.net.Close()
+		_ = k.close()
 		return nil, net.ErrClosed
 	}
 	s.open[k] = struct{}{}
@@ -208,7 +209,7 @@ func (s *pass) drop(k *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.open, k)
-	_ = k.net.Close()
+	_ = k.close()
 }
 
 // stop ends the sending of further requests; the first reason stays.

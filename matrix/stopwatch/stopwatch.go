@@ -1,7 +1,7 @@
 // Package stopwatch is the timed client: it asks a server for streams and says when each byte of the answers came.
 //
-// Its stance: stamp first, parse later. The reader of a connection notes CLOCK_MONOTONIC the moment a read returns, keeps
-// the bytes as they came off the wire, and does nothing else; framing, JSON and every judgement happen after the
+// Its stance: stamp first, parse later. One reader for all connections notes CLOCK_MONOTONIC the moment a read returns, keeps
+// the bytes as they came off the wire, and looks only for the end of the answer; framing, JSON and every judgement happen after the
 // repetition, from the recording alone. So a recording is evidence, and anyone can reduce it again years later.
 // The client does not retry, follow redirects, use a proxy, accept compression or share state between repetitions, and it
 // measures its own lateness, so that the gates can void a leg for the client's fault.
