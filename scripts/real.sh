@@ -31,6 +31,10 @@ if [ "${PAIRS:-}" != auto-haswell ]; then
     ran=1
     ;;
   esac
+  if [ -x "$BROKER_ENGINES/vllm/venv/bin/python" ]; then # one engine as two arms: the compute type is what differs, and both say so
+    BROKER_SUBJECT=vllm-f32 run matrix --model tiny-qwen3 --profile quick --workload tiny --engines vllm-f32,vllm-bf16 || status=$?
+    ran=1
+  fi
 fi
 [ -n "$ran" ] || { echo "no real engine is installed; make engines"; exit 7; }
 exit "$status"
