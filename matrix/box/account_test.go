@@ -17,11 +17,12 @@ func newTree(t *testing.T) (fakeProc, *account) {
 
 func TestAccountFollowsTheEngine(t *testing.T) {
 	for _, scan := range []bool{false, true} { // a kernel that lists children, and one that does not
-		followsTheEngine(t, scan)
+		followsTheEngine(t, scan, nil)
+		followsTheEngine(t, scan, []int{102}) // the plugin has named it already
 	}
 }
 
-func followsTheEngine(t *testing.T, scan bool) {
+func followsTheEngine(t *testing.T, scan bool, roots []int) {
 	p, a := newTree(t)
 	a.scan = scan
 	start := a.update(nil)
@@ -29,8 +30,8 @@ func followsTheEngine(t *testing.T, scan bool) {
 	p.process(102, 101, 300, 0, 30, "103")
 	p.process(103, 102, 700, 0, 31, "")
 	// 5 of the plugin; all that the new processes ever used, because they were born below a process of ours.
-	if got := a.update(nil) - start; got != 1005 {
-		t.Errorf("ours moved by %d ticks, want 1005", got)
+	if got := a.update(roots) - start; got != 1005 {
+		t.Errorf("roots %v: ours moved by %d ticks, want 1005", roots, got)
 	}
 	if got := a.engine(); !slices.Equal(got, []int{102, 103}) {
 		t.Errorf("engine %v, want the server and its worker, not broker and plugin", got)
