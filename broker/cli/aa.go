@@ -20,14 +20,11 @@ may be repeated once, with a new seed; both stay on record. Exit 5 where it fail
 			if err != nil {
 				return err
 			}
-			s, err := a.service()
+			s, err := a.backend()
 			if err != nil {
 				return err
 			}
-			q.Run = run
-			if q, err = s.AARequest(q); err != nil {
-				return err
-			}
+			q.Run, q.AA = run, true
 			out, err := a.measure(c.Context(), s, q)
 			return a.finish(out, err, format, "")
 		},

@@ -32,19 +32,12 @@ one build are refused: they would measure nothing but noise.`,
 			if err != nil {
 				return err
 			}
-			s, err := a.service()
+			s, err := a.backend()
 			if err != nil {
 				return err
 			}
-			q.Run = run
 			ab.New, ab.Old = args[0], args[1]
-			q, cost, err := s.ABRequest(c.Context(), q, ab)
-			if err != nil {
-				return err
-			}
-			if ab.Margin > 0 {
-				fmt.Fprintf(a.Stderr, "margin: %s\n", cost)
-			}
+			q.Run, q.AB = run, &ab
 			out, err := a.measure(c.Context(), s, q)
 			if err = a.finish(out, err, format, level); err != nil || ab.Margin == 0 {
 				return err

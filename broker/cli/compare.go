@@ -20,7 +20,7 @@ or it cannot be said. Runs of two methods, machines or sets of files are refused
 may not show its figures shows its reasons here too. Exit 3 where the runs are not comparable, 5 where a cell did not come back.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
-			s, err := a.service()
+			s, err := a.backend()
 			if err != nil {
 				return err
 			}

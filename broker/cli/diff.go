@@ -21,7 +21,7 @@ were linked.`,
 		Example: "  broker diff yesterday:vllm today:vllm\n  broker diff --distinct ours ours-patched",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
-			s, err := a.service()
+			s, err := a.backend()
 			if err != nil {
 				return err
 			}

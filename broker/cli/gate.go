@@ -24,7 +24,7 @@ arm whose last gate failed are CANARY_FAILED. Exit 11 where a gate is not passed
 			if q.Model == "" {
 				return usage("--model: missing; see broker models")
 			}
-			s, err := a.service()
+			s, err := a.backend()
 			if err != nil {
 				return err
 			}

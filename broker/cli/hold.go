@@ -22,7 +22,7 @@ held. A held cell is WITHHELD in every output until it is released. Nothing is d
 			if h.Who == "" || h.Why == "" {
 				return usage("--who and --why: a hold says who holds and why")
 			}
-			s, err := a.service()
+			s, err := a.backend()
 			if err != nil {
 				return err
 			}

@@ -106,17 +106,18 @@ drops the leg in flight, stops the engines and says how to resume.`,
 	return c
 }
 
-// measure shows the plan of a request and runs exactly that: the seed that was drawn for the one is given to the other.
+// measure shows the plan of a request and runs exactly that.
 func (a *app) measure(ctx context.Context, s backend, q service.Request) (service.Outcome, error) {
 	planned, err := s.Prepare(ctx, q, a.progress())
 	if err != nil {
 		return service.Outcome{}, err
 	}
-	seed, err := planned.Seed()
-	if err != nil {
+	if q, err = planned.As(q); err != nil {
 		return service.Outcome{}, err
 	}
-	q.Seed = matrix.Some(seed)
+	if planned.Margin != nil {
+		fmt.Fprintf(a.Stderr, "margin: %s\n", planned.Margin)
+	}
 	if err := a.showPlan(planned); err != nil {
 		return service.Outcome{}, err
 	}

@@ -24,7 +24,7 @@ func (a *app) pinsListCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{Use: "list", Short: "List the pins, the instances that declare them, and which do not run", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			s, err := a.service()
+			s, err := a.backend()
 			if err != nil {
 				return err
 			}
@@ -62,7 +62,7 @@ func (a *app) pinsListCommand() *cobra.Command {
 func (a *app) pinsRunsCommand() *cobra.Command {
 	return &cobra.Command{Use: "runs NAME", Short: "List the runs, cells and goldens that rest on a pin", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			s, err := a.service()
+			s, err := a.backend()
 			if err != nil {
 				return err
 			}
@@ -98,7 +98,7 @@ func (a *app) pinsCheckCommand() *cobra.Command {
 			if q.Model == "" {
 				return usage("--model: missing; see broker models")
 			}
-			s, err := a.service()
+			s, err := a.backend()
 			if err != nil {
 				return err
 			}
@@ -124,7 +124,7 @@ func (a *app) pinsRecordCommand() *cobra.Command {
 	var act service.Act
 	c := &cobra.Command{Use: "record NAME --instance LABEL --model MODEL --why TEXT", Short: "Start an instance and write what runs as a new pin", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			s, err := a.service()
+			s, err := a.backend()
 			if err != nil {
 				return err
 			}
@@ -149,7 +149,7 @@ func (a *app) pinsAdvanceCommand() *cobra.Command {
 	var act service.Act
 	c := &cobra.Command{Use: "advance NAME --instance LABEL --model MODEL --reason TEXT", Short: "Move a pin on to what runs now; shows and marks what rests on the old one", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			s, err := a.service()
+			s, err := a.backend()
 			if err != nil {
 				return err
 			}

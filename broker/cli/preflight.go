@@ -29,7 +29,7 @@ configuration. Naming an artifact with --quant tries it whatever the catalog say
 			if q.Model == "" {
 				return usage("--model: missing; see broker models")
 			}
-			s, err := a.service()
+			s, err := a.backend()
 			if err != nil {
 				return err
 			}

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"github.com/spf13/cobra"
+
+	"enginebroker/broker/service"
 )
 
 func (a *app) reloadCommand() *cobra.Command {
@@ -22,14 +24,11 @@ state clear LOAD_STATE_SUSPECT. Rare states can be missed; the bound is always p
 			if err != nil {
 				return err
 			}
-			s, err := a.service()
+			s, err := a.backend()
 			if err != nil {
 				return err
 			}
-			q.Run = run
-			if q, err = s.ReloadRequest(q, args[0], with, loads); err != nil {
-				return err
-			}
+			q.Run, q.Reload = run, &service.Reload{Instance: args[0], With: with, Loads: loads}
 			out, err := a.measure(c.Context(), s, q)
 			return a.finish(out, err, format, "")
 		},

@@ -23,6 +23,16 @@ type backend interface {
 	ListModels(ctx context.Context) ([]service.CatalogModel, error)
 	Inspect(ctx context.Context, locator string, headers bool) (service.Inspection, error)
 	Audit(ctx context.Context, name string) (service.AuditResult, error)
+	Compare(ctx context.Context, first, second string) (service.Comparison, error)
+	Hold(ctx context.Context, run string, words []string, h service.Held) ([]matrix.Cell, error)
+	Diff(ctx context.Context, a, b string) ([]service.Diff, error)
+	Preflight(ctx context.Context, q service.PreflightRequest, on func(service.Event)) ([]service.Preflight, error)
+	Gate(ctx context.Context, q service.GateRequest, on func(service.Event)) ([]service.Gate, error)
+	Pins(ctx context.Context) ([]service.PinInfo, error)
+	Carried(ctx context.Context, pin string) ([]service.Carried, error)
+	CheckPin(ctx context.Context, q service.PinRequest, on func(service.Event)) (service.Checked, error)
+	RecordPin(ctx context.Context, name string, q service.PinRequest, act service.Act, on func(service.Event)) (service.Pin, error)
+	AdvancePin(ctx context.Context, name string, q service.PinRequest, act service.Act, on func(service.Event)) (service.Pin, error)
 }
 
 var _, _ backend = (*service.Service)(nil), (*daemon.Client)(nil)

@@ -159,7 +159,9 @@ func (c *Client) Runs(ctx context.Context) ([]service.RunInfo, error) {
 			return nil, service.FromStatus(err)
 		}
 		for _, m := range r.GetRuns() {
-			out = append(out, service.RunOf(m))
+			if m.Trial == nil { // a trial has no evidence: it is in no listing of runs
+				out = append(out, service.RunOf(m))
+			}
 		}
 		if req.PageToken = r.NextPageToken; req.PageToken == nil {
 			return out, nil

@@ -40,14 +40,21 @@ type Broker interface {
 	Inspect(ctx context.Context, locator string, headers bool) (service.Inspection, error)
 	Engines(ctx context.Context, labels ...string) ([]service.Engine, error)
 	Check(q service.Request) error
-	NewRun(q service.Request, taken func(string) bool) (string, error)
+	CheckTrial(t service.Trial) error
+	NewRun(asked, stem string, taken func(string) bool) (string, error)
 	Plan(ctx context.Context, q service.Request) (service.Planned, error)
 	Prepare(ctx context.Context, q service.Request, on func(service.Event)) (service.Planned, error)
 	Matrix(ctx context.Context, q service.Request, on func(service.Event)) (service.Outcome, error)
 	Resume(ctx context.Context, name string, on func(service.Event)) (service.Outcome, error)
+	Try(ctx context.Context, t service.Trial, on func(service.Event)) (service.TrialResult, error)
 	Runs(ctx context.Context) ([]service.RunInfo, error)
 	Report(ctx context.Context, name string) (matrix.Report, error)
 	Cells(ctx context.Context, run string, words []string) ([]matrix.Cell, error)
+	Hold(ctx context.Context, run string, words []string, h service.Held) ([]matrix.Cell, error)
+	Compare(ctx context.Context, first, second string) (service.Comparison, error)
+	DiffArms(ctx context.Context, a, b service.ArmName) ([]service.Diff, error)
+	Pins(ctx context.Context) ([]service.PinInfo, error)
+	Carried(ctx context.Context, pin string) ([]service.Carried, error)
 	Audit(ctx context.Context, name string) (service.AuditResult, error)
 	DiagnoseBox(ctx context.Context) (*brokerv1.DiagnoseBoxResponse, error)
 	WatchBox(ctx context.Context, every time.Duration, send func(*brokerv1.WatchBoxResponse) error) error

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,8 @@ type fake struct {
 	mu      sync.Mutex
 	runs    map[string]string // name → state of its ledger
 	resumed []string
+	tried   []service.Trial
+	busy    bool // another broker holds the box
 	seeds   []uint64
 }
 
@@ -52,17 +55,42 @@ func (f *fake) Check(q service.Request) error {
 	}
 	return nil
 }
-func (f *fake) NewRun(q service.Request, taken func(string) bool) (string, error) {
-	if q.Run == "" {
-		q.Run = "made"
-	}
+func (f *fake) CheckTrial(t service.Trial) error { return f.Check(service.Request{Model: t.Model()}) }
+func (f *fake) NewRun(name, _ string, taken func(string) bool) (string, error) {
+	name = cmp.Or(name, "made")
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, ok := f.runs[q.Run]; ok || taken(q.Run) {
-		return "", service.Taken("RUN_EXISTS", "", "a run named %s exists", q.Run)
+	if _, ok := f.runs[name]; ok || taken(name) {
+		return "", service.Taken("RUN_EXISTS", "", "a run named %s exists", name)
 	}
-	return q.Run, nil
+	return name, nil
 }
+func (f *fake) Try(ctx context.Context, t service.Trial, on func(service.Event)) (service.TrialResult, error) {
+	f.mu.Lock()
+	f.tried = append(f.tried, t)
+	f.mu.Unlock()
+	if f.busy {
+		return service.TrialResult{}, &service.Error{Cause: service.CauseBusy, Err: errors.New("another broker holds the box")}
+	}
+	on(service.Event{At: time.Now(), Kind: "phase", Text: "starting"})
+	if f.run != nil {
+		if err := f.run(ctx, "trial", on); err != nil {
+			return service.TrialResult{}, &service.Error{Cause: service.CauseInterrupted, Err: err}
+		}
+	}
+	return service.TrialResult{Preflights: []service.Preflight{{Label: "a", Artifact: "x", Failure: matrix.Some(matrix.StartFailure{Code: "exited"})}}}, nil
+}
+func (f *fake) Hold(_ context.Context, _ string, words []string, h service.Held) ([]matrix.Cell, error) {
+	return []matrix.Cell{voidCell}, nil
+}
+func (f *fake) Compare(_ context.Context, first, second string) (service.Comparison, error) {
+	return service.Comparison{Runs: [2]string{first, second}, Reasons: []matrix.CellReason{{Code: matrix.MethodMismatch}}}, nil
+}
+func (f *fake) DiffArms(_ context.Context, a, b service.ArmName) ([]service.Diff, error) {
+	return []service.Diff{{A: service.DiffSide{Name: a.Name}, B: service.DiffSide{Name: b.Name}}}, nil
+}
+func (f *fake) Pins(context.Context) ([]service.PinInfo, error)            { return nil, nil }
+func (f *fake) Carried(context.Context, string) ([]service.Carried, error) { return nil, nil }
 func (f *fake) planned(q service.Request) service.Planned {
 	seed := q.Seed.Or(7)
 	return service.Planned{Plan: matrix.Plan{Model: q.Model, Profile: "quick", Box: "simulated", Seed: fmt.Sprint(seed), Groups: []matrix.Group{{ID: "x|raw"}}, Cost: matrix.Cost{Loads: 4}}}

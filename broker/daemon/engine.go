@@ -55,3 +55,73 @@ func (s *engineServer) engines(ctx context.Context, labels ...string) ([]service
 	defer leave()
 	return s.b.Engines(ctx, labels...)
 }
+
+// ListPins launches the adapters of the instances that declare a pin.
+func (s *engineServer) ListPins(ctx context.Context, _ *brokerv1.ListPinsRequest) (*brokerv1.ListPinsResponse, error) {
+	leave, err := s.quiet.enter(ctx, "ListPins")
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	list, err := s.b.Pins(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := &brokerv1.ListPinsResponse{}
+	for _, x := range list {
+		m, err := service.ToPin(x)
+		if err != nil {
+			return nil, err
+		}
+		out.Pins = append(out.Pins, m)
+	}
+	return out, nil
+}
+
+// ListPinned reads the plan and the report of every run.
+func (s *engineServer) ListPinned(ctx context.Context, r *brokerv1.ListPinnedRequest) (*brokerv1.ListPinnedResponse, error) {
+	name, err := service.ResourceID(service.PinPrefix, r.GetName())
+	if err != nil {
+		return nil, service.Bad("name", "%v", err)
+	}
+	leave, err := s.quiet.enter(ctx, "ListPinned")
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	list, err := s.b.Carried(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	out := &brokerv1.ListPinnedResponse{}
+	for _, x := range list {
+		out.Pinned = append(out.Pinned, service.ToPinned(x))
+	}
+	return out, nil
+}
+
+// DiffArms reads evidence, or launches an adapter to learn its build.
+func (s *engineServer) DiffArms(ctx context.Context, r *brokerv1.DiffArmsRequest) (*brokerv1.DiffArmsResponse, error) {
+	a, err := service.ArmNameOf(r.GetA())
+	if err != nil {
+		return nil, service.Bad("a", "%v", err)
+	}
+	b, err := service.ArmNameOf(r.GetB())
+	if err != nil {
+		return nil, service.Bad("b", "%v", err)
+	}
+	leave, err := s.quiet.enter(ctx, "DiffArms")
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	list, err := s.b.DiffArms(ctx, a, b)
+	if err != nil {
+		return nil, err
+	}
+	out := &brokerv1.DiffArmsResponse{}
+	for _, d := range list {
+		out.Diffs = append(out.Diffs, service.ToDiff(d))
+	}
+	return out, nil
+}

@@ -21,6 +21,8 @@ type job struct {
 	RequestID string                `json:"request_id,omitempty"`
 	Digest    string                `json:"digest,omitempty"` // of what was asked under RequestID
 	Request   *service.Request      `json:"request,omitempty"`
+	Trial     *service.Trial        `json:"trial,omitempty"`   // in the place of Request
+	Result    json.RawMessage       `json:"result,omitempty"`  // of a trial that is complete
 	Resume    bool                  `json:"resume,omitempty"`  // the next turn goes on with evidence that is there
 	Before    string                `json:"before,omitempty"`  // where the run stood, to go back to where it cannot go on
 	Drained   bool                  `json:"drained,omitempty"` // stopped because its daemon was
@@ -80,6 +82,25 @@ func (j *job) fail(err error) *brokerv1.Failure {
 		j.Failure = data
 	}
 	return f
+}
+
+// stem is what the run is named after where nobody names it.
+func (j *job) stem() string {
+	if j.Trial != nil {
+		return j.Trial.Stem()
+	}
+	return j.Request.Stem()
+}
+
+func (j *job) result() *brokerv1.TrialResult {
+	if len(j.Result) == 0 {
+		return nil
+	}
+	r := &brokerv1.TrialResult{}
+	if protojson.Unmarshal(j.Result, r) != nil {
+		return nil
+	}
+	return r
 }
 
 // store is the folder of jobs: one folder a run, with its job and its events.

@@ -38,6 +38,9 @@ func (q *queue) run(j *job, info *service.RunInfo) *brokerv1.Run {
 		}
 		out.Model = &j.Request.Model
 	}
+	if j.Trial != nil {
+		out.Trial, out.Model = service.ToTrial(*j.Trial), new(j.Trial.Model())
+	}
 	if j.Profile != "" {
 		out.Profile, out.Box, out.LoadsPlanned = &j.Profile, &j.Box, new(int64(j.Planned))
 	}
@@ -90,12 +93,14 @@ func (q *queue) list(ctx context.Context) ([]*brokerv1.Run, error) {
 	return append(out, rest...), nil
 }
 
-// get is one run.
+// get is one run; of a trial that has ended, with what came of it.
 func (q *queue) get(ctx context.Context, name string) (*brokerv1.Run, error) {
 	q.mu.Lock()
-	if j := q.jobs[name]; j != nil && j.live() {
+	if j := q.jobs[name]; j != nil && (j.live() || j.Trial != nil) {
 		defer q.mu.Unlock()
-		return q.run(j, nil), nil
+		out := q.run(j, nil)
+		out.Result = j.result()
+		return out, nil
 	}
 	q.mu.Unlock()
 	info, err := q.info(ctx, name)

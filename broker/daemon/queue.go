@@ -106,30 +106,33 @@ func rank(j *job) int {
 	return 0
 }
 
-// create takes a new run in. The same request id with the same digest gives the run that it made before.
-func (q *queue) create(req service.Request, requestID, digest string, wait time.Duration) (*brokerv1.Run, error) {
+// create takes a new run in, under the name that is asked for, else one of its own. The same request id with the same digest
+// gives the run that it made before.
+func (q *queue) create(j *job, asked string, wait time.Duration) (*brokerv1.Run, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if name, ok := q.requests[requestID]; ok && requestID != "" {
-		if j := q.jobs[name]; j.Digest == digest {
-			return q.run(j, nil), nil
+	if name, ok := q.requests[j.RequestID]; ok && j.RequestID != "" {
+		if made := q.jobs[name]; made.Digest == j.Digest {
+			return q.run(made, nil), nil
 		}
-		return nil, service.Taken("REQUEST_ID_REUSED", "give every request an id of its own", "request_id %s stands for run %s, which was asked for with other content", requestID, name)
+		return nil, service.Taken("REQUEST_ID_REUSED", "give every request an id of its own", "request_id %s stands for run %s, which was asked for with other content", j.RequestID, name)
 	}
 	if err := q.room(); err != nil {
 		return nil, err
 	}
-	name, err := q.b.NewRun(req, func(n string) bool { return q.jobs[n] != nil })
+	name, err := q.b.NewRun(asked, j.stem(), func(n string) bool { return q.jobs[n] != nil })
 	if err != nil {
 		return nil, err
 	}
-	req.Run = name
-	j := &job{Name: name, RequestID: requestID, Digest: digest, Request: &req, Created: q.now().UTC()}
+	j.Name, j.Created = name, q.now().UTC()
+	if j.Request != nil {
+		j.Request.Run = name
+	}
 	if err := q.admit(j, wait); err != nil {
 		return nil, err
 	}
-	if requestID != "" {
-		q.requests[requestID] = name
+	if j.RequestID != "" {
+		q.requests[j.RequestID] = name
 	}
 	return q.run(j, nil), nil
 }

@@ -57,15 +57,16 @@ func (s *runServer) PlanRun(ctx context.Context, r *brokerv1.PlanRunRequest) (*b
 var requestIDRule = regexp.MustCompile(`^[A-Za-z0-9._-]{1,80}$`)
 
 func (s *runServer) CreateRun(_ context.Context, r *brokerv1.CreateRunRequest) (*brokerv1.CreateRunResponse, error) {
-	q, err := service.SpecOf(r.GetSpec())
+	j, err := s.jobOf(r)
 	if err != nil {
 		return nil, err
 	}
 	if r.RequestId != nil && !requestIDRule.MatchString(r.GetRequestId()) {
 		return nil, service.Bad("request_id", "1 to 80 letters, digits, '.', '_' and '-'")
 	}
+	asked := ""
 	if r.RunId != nil {
-		if q.Run, err = service.ResourceID(service.RunPrefix, service.RunPrefix+r.GetRunId()); err != nil {
+		if asked, err = service.ResourceID(service.RunPrefix, service.RunPrefix+r.GetRunId()); err != nil {
 			return nil, service.Bad("run_id", "%v", err)
 		}
 	}
@@ -73,18 +74,35 @@ func (s *runServer) CreateRun(_ context.Context, r *brokerv1.CreateRunRequest) (
 	if err != nil {
 		return nil, err
 	}
-	if err := s.b.Check(q); err != nil {
-		return nil, err
+	if j.RequestID = r.GetRequestId(); j.RequestID != "" {
+		if j.Digest, err = digestOf(r); err != nil {
+			return nil, err
+		}
 	}
-	digest, err := digestOf(r)
-	if err != nil {
-		return nil, err
-	}
-	run, err := s.q.create(q, r.GetRequestId(), digest, wait)
+	run, err := s.q.create(j, asked, wait)
 	if err != nil {
 		return nil, err
 	}
 	return &brokerv1.CreateRunResponse{Run: run}, nil
+}
+
+// jobOf is what a request asks for: something to measure or something to try.
+func (s *runServer) jobOf(r *brokerv1.CreateRunRequest) (*job, error) {
+	if r.Trial == nil {
+		q, err := service.SpecOf(r.GetSpec())
+		if err != nil {
+			return nil, err
+		}
+		return &job{Request: &q}, s.b.Check(q)
+	}
+	if r.Spec != nil {
+		return nil, service.Bad("trial", "give spec or trial, not both")
+	}
+	t, err := service.TrialOf(r.GetTrial())
+	if err != nil {
+		return nil, err
+	}
+	return &job{Trial: &t}, s.b.CheckTrial(t)
 }
 
 // digestOf is what a request asks for. Unknown fields were refused, so that the deterministic form is one of this program.
@@ -266,10 +284,96 @@ func (s *runServer) JudgeRun(ctx context.Context, r *brokerv1.JudgeRunRequest) (
 	if err != nil {
 		return nil, err
 	}
+	ab, err := marginOf(r.GetMargin(), rep.Plan)
+	if err != nil {
+		return nil, err
+	}
 	if err := service.Judge(rep, requirements[r.GetRequire()]); err != nil {
 		return nil, service.Explained(err, rep.Cells, rep.Plan.Refusals)
 	}
-	return &brokerv1.JudgeRunResponse{}, nil
+	out := &brokerv1.JudgeRunResponse{}
+	if r.Margin == nil {
+		return out, nil
+	}
+	cells := service.JudgeAB(rep, ab)
+	for _, x := range cells {
+		out.Margins = append(out.Margins, service.ToMarginCell(x))
+	}
+	return out, service.JudgeMargin(cells)
+}
+
+// marginOf is what a run is held to; its arm is one of the run's.
+func marginOf(m *brokerv1.Margin, plan matrix.Plan) (service.AB, error) {
+	ab := service.AB{New: m.GetArm(), Margin: m.GetMargin()}
+	switch {
+	case m == nil:
+		return ab, nil
+	case !(ab.Margin > 0 && ab.Margin < 1):
+		return ab, service.Bad("margin.margin", "a margin is a fraction between 0 and 1, like 0.02")
+	case !slices.ContainsFunc(plan.Groups, func(g matrix.Group) bool {
+		return slices.ContainsFunc(g.Arms, func(a matrix.Arm) bool { return a.Label == ab.New })
+	}):
+		return ab, service.Bad("margin.arm", "the run has no arm %.80q", ab.New)
+	}
+	return ab, nil
+}
+
+func (s *runServer) CompareRuns(ctx context.Context, r *brokerv1.CompareRunsRequest) (*brokerv1.CompareRunsResponse, error) {
+	var names [2]string
+	for i, x := range []struct{ field, name string }{{"first", r.GetFirst()}, {"second", r.GetSecond()}} {
+		var err error
+		if names[i], err = service.ResourceID(service.RunPrefix, x.name); err != nil {
+			return nil, service.Bad(x.field, "%v", err)
+		}
+	}
+	leave, err := s.quiet.enter(ctx, "CompareRuns")
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	c, err := s.b.Compare(ctx, names[0], names[1])
+	if err != nil {
+		return nil, err
+	}
+	return service.ToComparison(c)
+}
+
+func (s *runServer) HoldCells(ctx context.Context, r *brokerv1.HoldCellsRequest) (*brokerv1.HoldCellsResponse, error) {
+	name, err := runID(r.GetName())
+	if err != nil {
+		return nil, err
+	}
+	for _, x := range []struct {
+		field string
+		given bool
+	}{{"words", len(r.GetWords()) > 0}, {"who", r.GetWho() != ""}, {"why", r.GetWhy() != ""}} {
+		if !x.given {
+			return nil, service.Bad(x.field, "a hold says which cells, who holds and why")
+		}
+	}
+	leave, err := s.quiet.enter(ctx, "HoldCells")
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	cells, err := s.b.Hold(ctx, name, r.GetWords(), service.Held{Who: r.GetWho(), Why: r.GetWhy(), Release: r.GetRelease()})
+	if err != nil {
+		return nil, err
+	}
+	out, err := toCells(cells)
+	return &brokerv1.HoldCellsResponse{Cells: out}, err
+}
+
+func toCells(cells []matrix.Cell) ([]*brokerv1.Cell, error) {
+	var out []*brokerv1.Cell
+	for _, c := range cells {
+		m, err := service.ToCell(c)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, m)
+	}
+	return out, nil
 }
 
 // cells finds cells; an absent name is the newest run.
@@ -290,15 +394,8 @@ func (s *runServer) cells(ctx context.Context, name *string, words []string, wha
 	if err != nil {
 		return nil, nil, err
 	}
-	var out []*brokerv1.Cell
-	for _, c := range cells {
-		m, err := service.ToCell(c)
-		if err != nil {
-			return nil, nil, err
-		}
-		out = append(out, m)
-	}
-	return cells, out, nil
+	out, err := toCells(cells)
+	return cells, out, err
 }
 
 func (s *runServer) ListCells(ctx context.Context, r *brokerv1.ListCellsRequest) (*brokerv1.ListCellsResponse, error) {

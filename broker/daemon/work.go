@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"enginebroker/broker/service"
 	"enginebroker/matrix"
@@ -108,10 +109,14 @@ func (q *queue) turn(parent context.Context, j *job) {
 func (q *queue) perform(ctx context.Context, j *job) (out service.Outcome, err error) {
 	on := q.listener(j)
 	for {
-		if j.Resume {
+		switch {
+		case j.Trial != nil:
+			q.running(j)
+			err = q.try(ctx, j, on)
+		case j.Resume:
 			q.running(j)
 			out, err = q.b.Resume(ctx, j.Name, on)
-		} else {
+		default:
 			out, err = q.begin(ctx, j, on)
 		}
 		e, ok := errors.AsType[*service.Error](err)
@@ -134,17 +139,43 @@ func (q *queue) perform(ctx context.Context, j *job) (out service.Outcome, err e
 	}
 }
 
+// try makes a trial and keeps what came of it beside the job: it has no folder of evidence.
+func (q *queue) try(ctx context.Context, j *job, on func(service.Event)) error {
+	t := *j.Trial
+	for _, a := range []**service.PinAct{&t.RecordPin, &t.Advance} {
+		if *a != nil {
+			dated := **a
+			dated.Act.At = q.now().UTC().Format(time.RFC3339)
+			*a = &dated
+		}
+	}
+	r, err := q.b.Try(ctx, t, on)
+	if err != nil {
+		return err
+	}
+	m, err := service.ToTrialResult(r)
+	if err != nil {
+		return err
+	}
+	data, err := protojson.Marshal(m)
+	if err != nil {
+		return err
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	j.Result = data
+	return nil
+}
+
 func (q *queue) begin(ctx context.Context, j *job, on func(service.Event)) (service.Outcome, error) {
 	req := *j.Request
 	planned, err := q.b.Prepare(ctx, req, on)
 	if err != nil {
 		return service.Outcome{}, err
 	}
-	seed, err := planned.Seed()
-	if err != nil {
+	if req, err = planned.As(req); err != nil { // the plan that runs is the plan that was told
 		return service.Outcome{}, err
 	}
-	req.Seed = matrix.Some(seed) // the plan that runs is the plan that was told
 	plan, err := service.ToPlan(planned)
 	if err != nil {
 		return service.Outcome{}, err
@@ -209,6 +240,8 @@ func where(run string, e service.Event) []zap.Field {
 // ended is the state that a turn ends in.
 func (j *job) ended(out service.Outcome, err error, cancelled bool) brokerv1.RunState {
 	switch {
+	case j.Trial != nil && err == nil:
+		return brokerv1.RunState_RUN_STATE_COMPLETE
 	case out.Report.State != "":
 		return service.ToRunState(out.Report.State)
 	case j.Resume:

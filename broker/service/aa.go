@@ -52,9 +52,9 @@ func aaKeyOf(method string, box matrix.Facts) aaKey {
 	return k
 }
 
-// AARequest turns a request into a dedicated A/A: one instance under two labels, 6 blocks, one boot, by the method of the
-// runs it is for. Without an instance it is the subject.
-func (s *Service) AARequest(q Request) (Request, error) {
+// aaRequest is a dedicated A/A: one instance under two labels, 6 blocks, one boot, by the method of the runs it is for.
+// Without an instance it is the subject.
+func (s *Service) aaRequest(q Request) (Request, error) {
 	if len(q.Engines) == 0 && s.cfg.Subject != "" {
 		q.Engines = []string{s.cfg.Subject}
 	}
@@ -62,9 +62,6 @@ func (s *Service) AARequest(q Request) (Request, error) {
 		return q, fail(CauseUsage, "", "an A/A measures one instance against itself: name one with --engines, and no pairs")
 	}
 	q.special = special{purpose: matrix.PurposeAA, superblocks: aaSuperblocks}
-	if q.Run == "" {
-		q.Run = "aa-" + q.Model + "-" + s.now().Format("20060102-150405")
-	}
 	return q, nil
 }
 

@@ -17,9 +17,12 @@ const blockSD = 0.0035
 
 // AB is a comparison of two builds of one engine.
 type AB struct {
-	New, Old  string
-	Margin    float64 // largest slow-down that is accepted, a fraction; 0: none is declared
-	SameBuild bool    // the two differ in settings by intent, not in build
+	New       string  `json:"new"`
+	Old       string  `json:"old"`
+	Margin    float64 `json:"margin,omitempty"`     // largest slow-down that is accepted, a fraction; 0: none is declared
+	SameBuild bool    `json:"same_build,omitempty"` // the two differ in settings by intent, not in build
+	// Superblocks are those of a plan that was shown; 0: what the margin takes at the noise on record.
+	Superblocks int `json:"superblocks,omitempty"`
 }
 
 // Margined is what a wanted half-width costs.
@@ -40,30 +43,34 @@ func (m Margined) String() string {
 	return text
 }
 
-// ABRequest turns a request into a comparison of two instances, as long as its margin needs, and says what that costs.
-func (s *Service) ABRequest(ctx context.Context, q Request, ab AB) (Request, Margined, error) {
+// abRequest is a comparison of two instances.
+func abRequest(q Request) (Request, error) {
+	ab := q.AB
 	if ab.New == ab.Old {
-		return q, Margined{}, fail(CauseUsage, "", "%s against itself is an A/A: broker aa", ab.New)
+		return q, fail(CauseUsage, "", "%s against itself is an A/A: broker aa", ab.New)
 	}
 	if ab.Margin < 0 || ab.Margin >= 1 || math.IsNaN(ab.Margin) {
-		return q, Margined{}, fail(CauseUsage, "", "a margin is a fraction below 1, like 0.02")
+		return q, fail(CauseUsage, "", "a margin is a fraction below 1, like 0.02")
 	}
 	q.Engines, q.Pairs = []string{ab.New, ab.Old}, nil
 	q.Profile = cmp.Or(q.Profile, "standard")
-	q.special = special{purpose: matrix.PurposeAB, superblocks: aaSuperblocks, sameBuild: ab.SameBuild}
-	if q.Run == "" {
-		q.Run = fmt.Sprintf("ab-%s-%s-%s", ab.New, ab.Old, s.now().Format("20060102-150405"))
+	q.special = special{purpose: matrix.PurposeAB, superblocks: cmp.Or(ab.Superblocks, aaSuperblocks), sameBuild: ab.SameBuild}
+	return q, nil
+}
+
+// margined makes a comparison of two builds as long as its margin needs, and says what that costs; nil where none is declared,
+// or where the plan was shown already.
+func (s *Service) margined(ctx context.Context, q *Request) *Margined {
+	if q.AB == nil || q.AB.Margin == 0 || q.AB.Superblocks > 0 {
+		return nil
 	}
-	if ab.Margin == 0 {
-		return q, Margined{}, nil
-	}
-	m := Margined{Margin: ab.Margin}
-	m.SD, m.Basis = s.noise(ctx, q.Model, ab.New, ab.Old)
-	m.Blocks = blocksFor(m.SD, stats.Margin(ab.Margin))
+	m := &Margined{Margin: q.AB.Margin}
+	m.SD, m.Basis = s.noise(ctx, q.Model, q.AB.New, q.AB.Old)
+	m.Blocks = blocksFor(m.SD, stats.Margin(m.Margin))
 	m.Fits = m.Blocks <= matrix.MaxBlocks
 	m.Loads = m.Blocks / 2 * 5
 	q.special.superblocks = min(m.Blocks, matrix.MaxBlocks) / 2
-	return q, m, nil
+	return m
 }
 
 // blocksFor is the even number of blocks, at least 6, whose t interval is no wider than half on each side (protocol §3.3).
@@ -127,6 +134,19 @@ type ABCell struct {
 	Hi    matrix.Opt[float64] `json:"ratio_hi,omitzero"`
 	Holds bool                `json:"holds"` // the new build is not worse by more than the margin
 	Why   string              `json:"why"`
+}
+
+// JudgeMargin is what the caller of a comparison with a margin should fail with: a primary cell that does not hold it.
+func JudgeMargin(cells []ABCell) error {
+	if len(cells) == 0 {
+		return fail(CauseDiffers, "", "no primary cell says anything of the margin")
+	}
+	for _, x := range cells {
+		if !x.Holds {
+			return fail(CauseDiffers, "", "margin: %s: %s", x.Cell, x.Why)
+		}
+	}
+	return nil
 }
 
 // JudgeAB says of every primary cell whether its interval excludes a slow-down beyond the margin.

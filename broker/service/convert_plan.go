@@ -27,39 +27,65 @@ func ToSpec(q Request) (*brokerv1.RunSpec, error) {
 	if q.Budget > 0 {
 		out.Budget = durationpb.New(q.Budget)
 	}
+	switch {
+	case q.AA:
+		out.Experiment = &brokerv1.RunSpec_Aa{Aa: &brokerv1.AaSpec{}}
+	case q.Reload != nil:
+		x := &brokerv1.ReloadSpec{Engine: text(EnginePrefix + q.Reload.Instance)}
+		if q.Reload.With != "" {
+			x.With = text(EnginePrefix + q.Reload.With)
+		}
+		if q.Reload.Loads != 0 {
+			x.Loads = count(q.Reload.Loads)
+		}
+		out.Experiment = &brokerv1.RunSpec_Reload{Reload: x}
+	case q.AB != nil:
+		x := &brokerv1.AbSpec{NewBuild: text(EnginePrefix + q.AB.New), OldBuild: text(EnginePrefix + q.AB.Old), SameBuild: flag(q.AB.SameBuild)}
+		if q.AB.Margin != 0 {
+			x.Margin = &q.AB.Margin
+		}
+		out.Experiment = &brokerv1.RunSpec_Ab{Ab: x}
+	}
 	return out, nil
+}
+
+// experiment is what a spec measures instead of a matrix.
+func (x *ids) experiment(m *brokerv1.RunSpec) (e Experiment) {
+	switch k := m.GetExperiment().(type) {
+	case *brokerv1.RunSpec_Aa:
+		e.AA = true
+	case *brokerv1.RunSpec_Reload:
+		e.Reload = &Reload{Instance: x.id("spec.reload.engine", EnginePrefix, k.Reload.GetEngine()), Loads: int(k.Reload.GetLoads())}
+		if k.Reload.GetWith() != "" {
+			e.Reload.With = x.id("spec.reload.with", EnginePrefix, k.Reload.GetWith())
+		}
+	case *brokerv1.RunSpec_Ab:
+		e.AB = &AB{New: x.id("spec.ab.new_build", EnginePrefix, k.Ab.GetNewBuild()), Old: x.id("spec.ab.old_build", EnginePrefix, k.Ab.GetOldBuild()), Margin: k.Ab.GetMargin(), SameBuild: k.Ab.GetSameBuild()}
+	}
+	return e
 }
 
 // SpecOf is the request of a message. Every field that cannot be used is in its error.
 func SpecOf(m *brokerv1.RunSpec) (Request, error) {
-	var bad FieldErrors
+	var x ids
 	q := Request{Profile: m.GetProfile(), Quant: m.GetQuant(), Workload: m.GetWorkload(), Points: m.GetPoints(), AcceptLikelyVoid: m.GetAcceptLikelyVoid()}
 	if m != nil {
 		q.Seed = optOf(m.Seed)
 	}
-	id := func(field, prefix, name string) string {
-		x, err := ResourceID(prefix, name)
-		if err != nil {
-			bad = append(bad, FieldError{Field: field, Message: err.Error()})
-		}
-		return x
-	}
-	q.Model = id("spec.model", ModelPrefix, m.GetModel())
-	for i, e := range m.GetEngines() {
-		q.Engines = append(q.Engines, id(fmt.Sprintf("spec.engines[%d]", i), EnginePrefix, e))
-	}
+	q.Model, q.Engines = x.id("spec.model", ModelPrefix, m.GetModel()), x.list("spec.engines", m.GetEngines())
+	q.Experiment = x.experiment(m)
 	for i, p := range m.GetPairs() {
 		if p.GetA() == "" || p.GetB() == "" || p.GetA() == p.GetB() {
-			bad = append(bad, FieldError{Field: fmt.Sprintf("spec.pairs[%d]", i), Message: "give two different labels"})
+			x.refuse(fmt.Sprintf("spec.pairs[%d]", i), "give two different labels")
 		}
 		q.Pairs = append(q.Pairs, p.GetA()+":"+p.GetB())
 	}
 	if b := m.GetBudget(); b != nil {
 		if q.Budget = b.AsDuration(); b.CheckValid() != nil || q.Budget <= 0 {
-			bad = append(bad, FieldError{Field: "spec.budget", Message: "give a length of time of more than 0"})
+			x.refuse("spec.budget", "give a length of time of more than 0")
 		}
 	}
-	return q, bad.err()
+	return q, x.bad.err()
 }
 
 // ToPlan is the message of a plan.
@@ -78,6 +104,9 @@ func ToPlan(p Planned) (*brokerv1.Plan, error) {
 		Cost: &brokerv1.Cost{Loads: count(x.Cost.Loads), LeadIns: count(x.Cost.LeadIns), Legs: count(x.Cost.Legs), Requests: count(x.Cost.Requests), Basis: text(x.Cost.Basis)}}
 	if x.Cost.Estimate > 0 {
 		out.Cost.Estimate = durationpb.New(x.Cost.Estimate)
+	}
+	if m := p.Margin; m != nil {
+		out.Margin = &brokerv1.MarginCost{Margin: &m.Margin, BlockSd: number(m.SD), Basis: text(m.Basis), Blocks: count(m.Blocks), Loads: count(m.Loads), Fits: new(m.Fits)}
 	}
 	for _, g := range x.Groups {
 		for _, a := range g.Arms {
@@ -100,6 +129,9 @@ func PlannedOf(m *brokerv1.Plan) (Planned, error) {
 	p := Planned{Notes: m.GetNotes(), NoFiles: m.GetNoFiles()}
 	if err := json.Unmarshal(m.GetCanonicalJson(), &p.Plan); err != nil {
 		return p, fmt.Errorf("plan: %w", err)
+	}
+	if x := m.GetMargin(); x != nil {
+		p.Margin = &Margined{Margin: x.GetMargin(), SD: x.GetBlockSd(), Basis: x.GetBasis(), Blocks: int(x.GetBlocks()), Loads: int(x.GetLoads()), Fits: x.GetFits()}
 	}
 	for label, l := range m.GetMissing() {
 		if p.Missing == nil {

@@ -58,7 +58,7 @@ func ToCell(c matrix.Cell) (*brokerv1.Cell, error) {
 		if _, err := r.Code.Verdict(); err != nil {
 			return nil, fmt.Errorf("cell %s: %w", c.ID, err)
 		}
-		out.Reasons = append(out.Reasons, &brokerv1.CellReason{Code: text(string(r.Code)), Detail: text(r.Detail), Evidence: texts(r.Evidence), Next: text(r.Next)})
+		out.Reasons = append(out.Reasons, toCellReason(r))
 	}
 	if c.Metric.Name != "" {
 		m := c.Metric
@@ -79,6 +79,10 @@ func ToCell(c matrix.Cell) (*brokerv1.Cell, error) {
 		out.History = append(out.History, past)
 	}
 	return out, nil
+}
+
+func toCellReason(r matrix.CellReason) *brokerv1.CellReason {
+	return &brokerv1.CellReason{Code: text(string(r.Code)), Detail: text(r.Detail), Evidence: texts(r.Evidence), Next: text(r.Next)}
 }
 
 func toNumbers(n matrix.Numbers) *brokerv1.Numbers {

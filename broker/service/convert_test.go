@@ -2,8 +2,10 @@ package service
 
 import (
 	"encoding/json"
+	"errors"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -120,7 +122,75 @@ func TestNothingIsLostOnTheWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, q, asked)
-	p := Planned{Plan: filled[matrix.Plan](), Notes: []string{"n"}, NoFiles: []string{"f"}, Missing: map[string][]string{"a": {"x"}}}
+	for _, e := range []Experiment{{AA: true}, {Reload: &Reload{Instance: "a", With: "b", Loads: 12}}, {AB: &AB{New: "a", Old: "b", Margin: 0.01, SameBuild: true}}} {
+		q := Request{Model: "m", Experiment: e}
+		spec, err := ToSpec(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked, err := SpecOf(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, q, asked)
+	}
+	pin := PinRequest{Label: "a", Model: "m", Quant: "q"}
+	act := PinAct{Pin: "ref", Start: pin, Act: Act{By: "ana", Why: "first"}}
+	for _, x := range []Trial{{Preflight: &PreflightRequest{Engines: []string{"a", "b"}, Model: "m", Quant: "q"}}, {Gate: &GateRequest{Engines: []string{"a"}, Model: "m", Quant: "q", Prompts: 2, Accept: true}},
+		{CheckPin: &pin}, {RecordPin: &act}, {Advance: &act}} {
+		asked, err := TrialOf(ToTrial(x))
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, x, asked)
+	}
+	r := TrialResult{Preflights: []Preflight{filled[Preflight]()}, Gates: []Gate{filled[Gate]()}, Checked: new(filled[Checked]()), Pin: new(filled[Pin]())}
+	result, err := ToTrialResult(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	came, err := TrialResultOf(result)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, r, came)
+	known := filled[PinInfo]()
+	recorded, err := ToPin(known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if back, err := PinOf(recorded); err != nil {
+		t.Error(err)
+	} else {
+		same(t, known, back)
+	}
+	carried := filled[Carried]()
+	if back, err := PinnedOf(ToPinned(carried)); err != nil {
+		t.Error(err)
+	} else {
+		same(t, carried, back)
+	}
+	diff := filled[Diff]()
+	diff.A.Facts, diff.B.Facts = nil, nil // what differs is told, not all that is equal
+	for i := range diff.Differs {
+		diff.Differs[i].NotRecorded = false
+	}
+	if back, err := DiffOf(ToDiff(diff)); err != nil {
+		t.Error(err)
+	} else {
+		same(t, diff, back)
+	}
+	beside := filled[Comparison]()
+	compared, err := ToComparison(beside)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if back, err := ComparisonOf(compared); err != nil {
+		t.Error(err)
+	} else {
+		same(t, beside, back)
+	}
+	p := Planned{Margin: &Margined{Margin: 0.01, SD: 0.003, Basis: "b", Blocks: 8, Loads: 20, Fits: true}, Plan: filled[matrix.Plan](), Notes: []string{"n"}, NoFiles: []string{"f"}, Missing: map[string][]string{"a": {"x"}}}
 	plan, err := ToPlan(p)
 	if err != nil {
 		t.Fatal(err)
@@ -135,7 +205,7 @@ func TestNothingIsLostOnTheWay(t *testing.T) {
 // A request whose every field is set comes back whole, or is refused: none is dropped on the way.
 func TestEveryFieldOfARequestTravels(t *testing.T) {
 	known := map[string]bool{"Model": true, "Profile": true, "Quant": true, "Engines": true, "Pairs": true, "Workload": true, "Points": true, "Seed": true, "Budget": true,
-		"Run": true /* run_id beside the spec */, "AcceptLikelyVoid": true}
+		"Run": true /* run_id beside the spec */, "AcceptLikelyVoid": true, "Experiment": true}
 	typ := reflect.TypeFor[Request]()
 	for i := range typ.NumField() {
 		if f := typ.Field(i); f.IsExported() && !known[f.Name] {
@@ -225,13 +295,13 @@ func TestUnknownWordsAreErrors(t *testing.T) {
 
 // No message of the API has a field for a figure that sums cells up.
 func TestNoHeadline(t *testing.T) {
-	files := []protoreflect.FileDescriptor{brokerv1.File_broker_v1_report_proto, brokerv1.File_broker_v1_run_proto, brokerv1.File_broker_v1_plan_proto}
+	files := []protoreflect.FileDescriptor{brokerv1.File_broker_v1_report_proto, brokerv1.File_broker_v1_run_proto, brokerv1.File_broker_v1_plan_proto, brokerv1.File_broker_v1_trial_proto, brokerv1.File_broker_v1_engine_proto}
 	for _, f := range files {
 		for i := range f.Messages().Len() {
 			m := f.Messages().Get(i)
 			for j := range m.Fields().Len() {
 				name := string(m.Fields().Get(j).Name())
-				inCell := m.Name() == "Interval" || m.Name() == "Numbers"
+				inCell := slices.Contains([]protoreflect.Name{"Interval", "Numbers", "MarginCell", "CellComparison"}, m.Name())
 				for _, bad := range []string{"ratio", "speedup", "score", "geomean", "overall", "winner", "average"} {
 					if strings.Contains(name, bad) && !inCell {
 						t.Errorf("%s.%s", m.Name(), name)
@@ -241,6 +311,49 @@ func TestNoHeadline(t *testing.T) {
 					t.Errorf("%s.%s has no presence: absent would be zero", m.Name(), name)
 				}
 			}
+		}
+	}
+}
+
+// A trial that cannot be used says in which fields.
+func TestFieldsOfATrialThatCannotBeUsed(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		spec   *brokerv1.TrialSpec
+		fields []string
+	}{
+		{"nothing", nil, []string{"trial"}},
+		{"no kind", &brokerv1.TrialSpec{}, []string{"trial"}},
+		{"no engines", &brokerv1.TrialSpec{Kind: &brokerv1.TrialSpec_Preflight{}}, []string{"trial.preflight.engines", "trial.preflight.model"}},
+		{"a path", &brokerv1.TrialSpec{Kind: &brokerv1.TrialSpec_Gate{Gate: &brokerv1.GateSpec{Engines: []string{"engines/a", "engines/../b"}, Model: new("models/m")}}}, []string{"trial.gate.engines[1]"}},
+		{"nobody, no reason", ToTrial(Trial{RecordPin: &PinAct{Pin: "ref", Start: PinRequest{Label: "a", Model: "m"}, Act: Act{By: " "}}}), []string{"trial.record_pin.who", "trial.record_pin.why"}},
+		{"a pin that is a path", ToTrial(Trial{Advance: &PinAct{Pin: "../ref", Start: PinRequest{Label: "a"}, Act: Act{By: "ana", Why: "w"}}}), []string{"trial.advance_pin.pin", "trial.advance_pin.start.model"}},
+		{"no start", &brokerv1.TrialSpec{Kind: &brokerv1.TrialSpec_CheckPin{}}, []string{"trial.check_pin.engine", "trial.check_pin.model"}},
+	} {
+		_, err := TrialOf(c.spec)
+		bad, _ := errors.AsType[FieldErrors](err)
+		var got []string
+		for _, x := range bad {
+			got = append(got, x.Field)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, c.fields) {
+			t.Errorf("%s: fields %v, want %v", c.name, got, c.fields)
+		}
+	}
+}
+
+func TestNamesOfArms(t *testing.T) {
+	for name, want := range map[string]ArmName{
+		"a": {Name: "a"}, "r:a": {Name: "r:a"}, "engines/a": {Name: "a", Of: EnginePrefix}, "runs/r": {Name: "r", Of: RunPrefix}, "runs/r:a": {Name: "r:a", Of: RunPrefix},
+	} {
+		if got, err := ArmNameOf(name); err != nil || got != want {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+	for _, name := range []string{"", "runs/", "/etc", "runs/../etc", "engines/a:b", "runs/r:a:b", "runs/r:", "a b", "engines/runs/r"} {
+		if got, err := ArmNameOf(name); err == nil {
+			t.Errorf("%q passes as %v", name, got)
 		}
 	}
 }

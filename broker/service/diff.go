@@ -30,9 +30,19 @@ type Diff struct {
 	TwoArms fingerprint.TwoArms      `json:"two_arms"`
 }
 
-// Diff compares two sides: each the name of a run, RUN:ARM, or an instance. Of two whole runs every arm that both have is
-// compared.
+// ArmName names a side: an instance, a run, or RUN:ARM.
+type ArmName struct {
+	Name string
+	Of   string // EnginePrefix or RunPrefix; empty: an instance where there is one of that name, else a run
+}
+
+// Diff compares two sides by plain names.
 func (s *Service) Diff(ctx context.Context, a, b string) ([]Diff, error) {
+	return s.DiffArms(ctx, ArmName{Name: a}, ArmName{Name: b})
+}
+
+// DiffArms compares two sides. Of two whole runs every arm that both have is compared.
+func (s *Service) DiffArms(ctx context.Context, a, b ArmName) ([]Diff, error) {
 	left, err := s.diffSides(ctx, a)
 	if err != nil {
 		return nil, err
@@ -54,7 +64,7 @@ func (s *Service) Diff(ctx context.Context, a, b string) ([]Diff, error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, fail(CauseUsage, "name the two arms, as RUN:ARM", "%s and %s have no arm of one name", a, b)
+		return nil, fail(CauseUsage, "name the two arms, as RUN:ARM", "%s and %s have no arm of one name", a.Name, b.Name)
 	}
 	return out, nil
 }
@@ -71,9 +81,10 @@ func compared(a, b DiffSide) Diff {
 	return d
 }
 
-// diffSides finds what a name means: an instance, a run, or an arm of a run. An instance wins over a run of its name.
-func (s *Service) diffSides(ctx context.Context, name string) ([]DiffSide, error) {
-	if _, ok := s.cfg.Instance(name); ok {
+// diffSides finds what a name means.
+func (s *Service) diffSides(ctx context.Context, x ArmName) ([]DiffSide, error) {
+	name := x.Name
+	if _, ok := s.cfg.Instance(name); ok && x.Of != RunPrefix || x.Of == EnginePrefix {
 		side, err := s.instanceSide(ctx, name)
 		return []DiffSide{side}, err
 	}

@@ -95,12 +95,19 @@ type GateRequest struct {
 	Accept  bool // keep the answers as the golden
 }
 
+func (q GateRequest) check() error {
+	if q.Prompts < 0 || q.Prompts > len(gatePrompts) {
+		return fail(CauseUsage, "", "%d prompts; there are 1 to %d", q.Prompts, len(gatePrompts))
+	}
+	return nil
+}
+
 // Gate starts each instance and asks it what shows whether it is fit to be measured.
 func (s *Service) Gate(ctx context.Context, q GateRequest, on func(Event)) ([]Gate, error) {
-	q.Prompts = cmp.Or(q.Prompts, len(gatePrompts))
-	if q.Prompts < 1 || q.Prompts > len(gatePrompts) {
-		return nil, fail(CauseUsage, "", "%d prompts; there are 1 to %d", q.Prompts, len(gatePrompts))
+	if err := q.check(); err != nil {
+		return nil, err
 	}
+	q.Prompts = cmp.Or(q.Prompts, len(gatePrompts))
 	var out []Gate
 	err := s.each(ctx, "gate", PreflightRequest{q.Engines, q.Model, q.Quant}, func(m *member, model matrix.Model, a matrix.Artifact) error {
 		g, err := s.gate(ctx, m, model, a, q, on)

@@ -45,9 +45,9 @@ func (s *Service) team(ctx context.Context, q Request) (*team, error) {
 	}
 	t := &team{}
 	for _, l := range slices.Compact(slices.Sorted(slices.Values(labels))) {
-		in, ok := s.cfg.Instance(l)
-		if !ok {
-			return nil, fail(CauseUsage, near(l, s.cfg.Labels()), "there is no instance %q; there are %v", l, s.cfg.Labels())
+		in, err := s.instance(l)
+		if err != nil {
+			return nil, err
 		}
 		t.members = append(t.members, &member{Instance: in})
 	}

@@ -108,9 +108,9 @@ func (s *Service) CheckPin(ctx context.Context, q PinRequest, on func(Event)) (C
 	if err != nil {
 		return out, err
 	}
-	in, ok := s.cfg.Instance(q.Label)
-	if !ok {
-		return out, fail(CauseUsage, near(q.Label, s.cfg.Labels()), "there is no instance %q", q.Label)
+	in, err := s.instance(q.Label)
+	if err != nil {
+		return out, err
 	}
 	p, ok := set[in.Pin]
 	if !ok {

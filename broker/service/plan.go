@@ -46,7 +46,8 @@ type Request struct {
 	// AcceptLikelyVoid lets a run begin on a GPU whose clock is not pinned (protocol §4.7).
 	AcceptLikelyVoid bool `json:"accept_likely_void,omitempty"`
 
-	special special // what an A/A, a reload experiment or two builds want otherwise
+	Experiment
+	special special // what the experiment wants otherwise
 }
 
 // Planned is a plan with what a reader should know beside it.
@@ -59,16 +60,30 @@ type Planned struct {
 	NoFiles []string `json:"no_files,omitempty"`
 	// Unpinned is why the clock forbids a run that does not accept to be void, and the way out.
 	Unpinned string `json:"unpinned,omitempty"`
+	// Margin is what the margin of two builds costs.
+	Margin *Margined `json:"margin,omitempty"`
 }
 
 // Plan negotiates and schedules without starting anything.
 func (s *Service) Plan(ctx context.Context, q Request) (Planned, error) {
+	return s.planned(ctx, q, func(q Request, t *team) (Planned, error) { return s.plan(ctx, q, t) })
+}
+
+// planned plans by what the experiment of a request asks, with its instances launched.
+func (s *Service) planned(ctx context.Context, q Request, plan func(Request, *team) (Planned, error)) (Planned, error) {
+	q, err := s.shaped(q)
+	if err != nil {
+		return Planned{}, err
+	}
+	margin := s.margined(ctx, &q)
 	t, err := s.team(ctx, q)
 	if err != nil {
 		return Planned{}, err
 	}
 	defer t.close()
-	return s.plan(ctx, q, t)
+	p, err := plan(q, t)
+	p.Margin = margin
+	return p, err
 }
 
 func (s *Service) plan(ctx context.Context, q Request, t *team) (Planned, error) {

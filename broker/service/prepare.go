@@ -24,12 +24,7 @@ const readyLimit = 45 * time.Minute
 // Prepare is Plan for a run that follows: it builds the prompt corpus first where an engine can count tokens, because the
 // corpus is part of the method.
 func (s *Service) Prepare(ctx context.Context, q Request, on func(Event)) (Planned, error) {
-	t, err := s.team(ctx, q)
-	if err != nil {
-		return Planned{}, err
-	}
-	defer t.close()
-	return s.prepare(ctx, q, t, on)
+	return s.planned(ctx, q, func(q Request, t *team) (Planned, error) { return s.prepare(ctx, q, t, on) })
 }
 
 func (s *Service) prepare(ctx context.Context, q Request, t *team, on func(Event)) (Planned, error) {
@@ -47,16 +42,26 @@ func (s *Service) prepare(ctx context.Context, q Request, t *team, on func(Event
 	if err != nil || !built {
 		return p, err
 	}
-	seed, err := p.Seed()
-	if err != nil {
+	if q, err = p.As(q); err != nil {
 		return p, err
 	}
-	q.Seed = matrix.Some(seed)
 	return s.plan(ctx, q, t)
 }
 
-// Seed is the seed of the plan.
-func (p Planned) Seed() (uint64, error) { return strconv.ParseUint(p.Plan.Seed, 10, 64) }
+// As is a request for exactly the plan that was shown: its seed, and its length where that was reckoned.
+func (p Planned) As(q Request) (Request, error) {
+	seed, err := strconv.ParseUint(p.Plan.Seed, 10, 64)
+	if err != nil {
+		return q, fmt.Errorf("seed of the plan: %w", err)
+	}
+	q.Seed = matrix.Some(seed)
+	if q.AB != nil && len(p.Plan.Groups) > 0 {
+		ab := *q.AB
+		ab.Superblocks = len(p.Plan.Groups[0].Superblocks)
+		q.AB = &ab
+	}
+	return q, nil
+}
 
 // Runnable says why a plan cannot be run here and now; nil if it can.
 func (p Planned) Runnable() error {
@@ -117,9 +122,9 @@ func freePort() (int, error) {
 	return port, l.Close()
 }
 
-// runName is the name of a new run: what it is about and when it began.
-func (s *Service) runName(q Request) (string, error) {
-	name := cmp.Or(q.Run, q.Model+"-"+s.now().Format("20060102-150405"))
+// runName is the name of a new run: the one that is asked for, else what it is about and when it began.
+func (s *Service) runName(asked, stem string) (string, error) {
+	name := cmp.Or(asked, stem+"-"+s.now().Format("20060102-150405"))
 	if !runRule.MatchString(name) {
 		return "", fail(CauseUsage, "", "run name %q: letters, digits, '.', '_' and '-', at most 80, beginning with a letter or digit", name)
 	}

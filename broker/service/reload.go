@@ -22,9 +22,16 @@ const (
 	BindingReloads = 12 // where the answer is to support ESTABLISHED, or 6–8 loads did not decide
 )
 
-// ReloadRequest turns a request into a reload experiment: n cold loads of one instance at one point; beside, where named, is
-// loaded in between. 0 loads are the default of the profile.
-func (s *Service) ReloadRequest(q Request, instance, beside string, n int) (Request, error) {
+// Reload is an experiment of cold loads of one instance at one point.
+type Reload struct {
+	Instance string `json:"instance"`
+	With     string `json:"with,omitempty"`  // another instance, loaded in between; empty: none
+	Loads    int    `json:"loads,omitempty"` // 0: the default of the profile
+}
+
+// reloadRequest is a reload experiment.
+func reloadRequest(q Request) (Request, error) {
+	n := q.Reload.Loads
 	if n == 0 {
 		n = DefaultReloads
 		if q.Profile == "binding" {
@@ -37,16 +44,13 @@ func (s *Service) ReloadRequest(q Request, instance, beside string, n int) (Requ
 	if len(q.Points) > 1 {
 		return q, fail(CauseUsage, "", "a reload experiment measures one point, not %s", strings.Join(q.Points, ", "))
 	}
-	q.Engines = []string{instance}
-	if beside != "" {
-		q.Engines = append(q.Engines, beside)
+	q.Engines, q.Pairs = []string{q.Reload.Instance}, nil
+	if q.Reload.With != "" {
+		q.Engines = append(q.Engines, q.Reload.With)
 	}
-	q.special = special{purpose: matrix.PurposeReload, loads: n, arm: instance, point: strings.Join(q.Points, "")}
+	q.special = special{purpose: matrix.PurposeReload, loads: n, arm: q.Reload.Instance, point: strings.Join(q.Points, "")}
 	q.Points = nil // the server is granted what all of them need
 	q.Profile = cmp.Or(q.Profile, "standard")
-	if q.Run == "" {
-		q.Run = "reload-" + instance + "-" + s.now().Format("20060102-150405")
-	}
 	return q, nil
 }
 

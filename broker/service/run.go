@@ -40,7 +40,12 @@ type Outcome struct {
 // Matrix measures what was asked for. Where it ends early, the outcome holds the report of what there is, and the error
 // says how to go on.
 func (s *Service) Matrix(ctx context.Context, q Request, on func(Event)) (Outcome, error) {
-	name, err := s.runName(q)
+	q, err := s.shaped(q)
+	if err != nil {
+		return Outcome{}, err
+	}
+	s.margined(ctx, &q)
+	name, err := s.runName(q.Run, q.Stem())
 	if err != nil {
 		return Outcome{}, err
 	}

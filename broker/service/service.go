@@ -35,6 +35,7 @@ const (
 	CauseVoid          Cause = "void"
 	CauseWithheld      Cause = "withheld"
 	CauseRequire       Cause = "require"
+	CauseDiffers       Cause = "differs" // a check found a difference
 	CauseInternal      Cause = "internal"
 )
 

@@ -12,6 +12,42 @@ import (
 	"enginebroker/matrix/workload"
 )
 
+// Experiment is what a request measures that is no matrix of pairs; at most one field is set. The zero value is a matrix.
+type Experiment struct {
+	AA     bool    `json:"aa,omitempty"`
+	Reload *Reload `json:"reload,omitempty"`
+	AB     *AB     `json:"ab,omitempty"`
+}
+
+// Stem is what a run is named after where nobody names it; the time is added.
+func (q Request) Stem() string {
+	switch {
+	case q.AA:
+		return "aa-" + q.Model
+	case q.Reload != nil:
+		return "reload-" + q.Reload.Instance
+	case q.AB != nil:
+		return "ab-" + q.AB.New + "-" + q.AB.Old
+	}
+	return q.Model
+}
+
+// shaped is the request with what its experiment asks of the plan. It reads nothing but the configuration.
+func (s *Service) shaped(q Request) (Request, error) {
+	if (q.Reload != nil || q.AB != nil) && (len(q.Engines) > 0 || len(q.Pairs) > 0) {
+		return q, fail(CauseUsage, "leave engines and pairs out", "an experiment with loads or builds names its instances itself")
+	}
+	switch {
+	case q.AA:
+		return s.aaRequest(q)
+	case q.Reload != nil:
+		return reloadRequest(q)
+	case q.AB != nil:
+		return abRequest(q)
+	}
+	return q, nil
+}
+
 // special is what an A/A, a reload experiment or a comparison of two builds asks of a plan that a matrix does not. The zero
 // value asks for nothing: all four are one plan, one run and one ledger.
 type special struct {

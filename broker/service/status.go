@@ -46,6 +46,7 @@ var Causes = []CauseRow{
 	{CauseRequire, codes.FailedPrecondition, 8, "the level asked for was not reached"},
 	{CauseEvidence, codes.DataLoss, 9, "evidence is missing, edited or does not give the numbers of the report"},
 	{CauseBusy, codes.Unavailable, 10, "another broker holds the box or the run, or a run measures right now"},
+	{CauseDiffers, codes.FailedPrecondition, 11, "a primary cell does not hold the margin that was asked for"},
 	{CauseInterrupted, codes.Aborted, 130, "interrupted; the evidence is kept"},
 	{CauseInternal, codes.Internal, 1, "a fault of the program or the system"},
 }

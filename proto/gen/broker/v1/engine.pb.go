@@ -580,11 +580,561 @@ func (x *Setting) GetValues() []string {
 	return nil
 }
 
+// ListPinsRequest asks for the pins.
+type ListPinsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPinsRequest) Reset() {
+	*x = ListPinsRequest{}
+	mi := &file_broker_v1_engine_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPinsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPinsRequest) ProtoMessage() {}
+
+func (x *ListPinsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_broker_v1_engine_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPinsRequest.ProtoReflect.Descriptor instead.
+func (*ListPinsRequest) Descriptor() ([]byte, []int) {
+	return file_broker_v1_engine_proto_rawDescGZIP(), []int{8}
+}
+
+// ListPinsResponse lists pins.
+type ListPinsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of their names.
+	Pins          []*Pin `protobuf:"bytes,1,rep,name=pins" json:"pins,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPinsResponse) Reset() {
+	*x = ListPinsResponse{}
+	mi := &file_broker_v1_engine_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPinsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPinsResponse) ProtoMessage() {}
+
+func (x *ListPinsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_broker_v1_engine_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPinsResponse.ProtoReflect.Descriptor instead.
+func (*ListPinsResponse) Descriptor() ([]byte, []int) {
+	return file_broker_v1_engine_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ListPinsResponse) GetPins() []*Pin {
+	if x != nil {
+		return x.Pins
+	}
+	return nil
+}
+
+// ListPinnedRequest names a pin.
+type ListPinnedRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// pins/PIN.
+	Name          *string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPinnedRequest) Reset() {
+	*x = ListPinnedRequest{}
+	mi := &file_broker_v1_engine_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPinnedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPinnedRequest) ProtoMessage() {}
+
+func (x *ListPinnedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_broker_v1_engine_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPinnedRequest.ProtoReflect.Descriptor instead.
+func (*ListPinnedRequest) Descriptor() ([]byte, []int) {
+	return file_broker_v1_engine_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ListPinnedRequest) GetName() string {
+	if x != nil && x.Name != nil {
+		return *x.Name
+	}
+	return ""
+}
+
+// ListPinnedResponse lists what rests on a pin.
+type ListPinnedResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Cells, runs without a cell, and goldens.
+	Pinned        []*Pinned `protobuf:"bytes,1,rep,name=pinned" json:"pinned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPinnedResponse) Reset() {
+	*x = ListPinnedResponse{}
+	mi := &file_broker_v1_engine_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPinnedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPinnedResponse) ProtoMessage() {}
+
+func (x *ListPinnedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_broker_v1_engine_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPinnedResponse.ProtoReflect.Descriptor instead.
+func (*ListPinnedResponse) Descriptor() ([]byte, []int) {
+	return file_broker_v1_engine_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ListPinnedResponse) GetPinned() []*Pinned {
+	if x != nil {
+		return x.Pinned
+	}
+	return nil
+}
+
+// Pinned is something that rests on a pin.
+type Pinned struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// runs/RUN.
+	Run *string `protobuf:"bytes,1,opt,name=run" json:"run,omitempty"`
+	// Id of a cell. Absent: the run has none yet.
+	Cell *string `protobuf:"bytes,2,opt,name=cell" json:"cell,omitempty"`
+	// Verdict of the cell.
+	Verdict *string `protobuf:"bytes,3,opt,name=verdict" json:"verdict,omitempty"`
+	// An accepted golden; it has no run.
+	Golden        *string `protobuf:"bytes,4,opt,name=golden" json:"golden,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pinned) Reset() {
+	*x = Pinned{}
+	mi := &file_broker_v1_engine_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pinned) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pinned) ProtoMessage() {}
+
+func (x *Pinned) ProtoReflect() protoreflect.Message {
+	mi := &file_broker_v1_engine_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pinned.ProtoReflect.Descriptor instead.
+func (*Pinned) Descriptor() ([]byte, []int) {
+	return file_broker_v1_engine_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Pinned) GetRun() string {
+	if x != nil && x.Run != nil {
+		return *x.Run
+	}
+	return ""
+}
+
+func (x *Pinned) GetCell() string {
+	if x != nil && x.Cell != nil {
+		return *x.Cell
+	}
+	return ""
+}
+
+func (x *Pinned) GetVerdict() string {
+	if x != nil && x.Verdict != nil {
+		return *x.Verdict
+	}
+	return ""
+}
+
+func (x *Pinned) GetGolden() string {
+	if x != nil && x.Golden != nil {
+		return *x.Golden
+	}
+	return ""
+}
+
+// DiffArmsRequest names two sides: engines/LABEL as its last preflight recorded it, runs/RUN, or runs/RUN:ARM. A plain NAME is
+// an instance where there is one of that name, else a run.
+type DiffArmsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first side.
+	A *string `protobuf:"bytes,1,opt,name=a" json:"a,omitempty"`
+	// The second side.
+	B             *string `protobuf:"bytes,2,opt,name=b" json:"b,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiffArmsRequest) Reset() {
+	*x = DiffArmsRequest{}
+	mi := &file_broker_v1_engine_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiffArmsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiffArmsRequest) ProtoMessage() {}
+
+func (x *DiffArmsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_broker_v1_engine_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiffArmsRequest.ProtoReflect.Descriptor instead.
+func (*DiffArmsRequest) Descriptor() ([]byte, []int) {
+	return file_broker_v1_engine_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *DiffArmsRequest) GetA() string {
+	if x != nil && x.A != nil {
+		return *x.A
+	}
+	return ""
+}
+
+func (x *DiffArmsRequest) GetB() string {
+	if x != nil && x.B != nil {
+		return *x.B
+	}
+	return ""
+}
+
+// DiffArmsResponse is what differs.
+type DiffArmsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One for every pair of arms; of two whole runs, those that both have.
+	Diffs         []*ArmDiff `protobuf:"bytes,1,rep,name=diffs" json:"diffs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiffArmsResponse) Reset() {
+	*x = DiffArmsResponse{}
+	mi := &file_broker_v1_engine_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiffArmsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiffArmsResponse) ProtoMessage() {}
+
+func (x *DiffArmsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_broker_v1_engine_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiffArmsResponse.ProtoReflect.Descriptor instead.
+func (*DiffArmsResponse) Descriptor() ([]byte, []int) {
+	return file_broker_v1_engine_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *DiffArmsResponse) GetDiffs() []*ArmDiff {
+	if x != nil {
+		return x.Diffs
+	}
+	return nil
+}
+
+// ArmDiff is what differs between two arms.
+type ArmDiff struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first arm.
+	A *string `protobuf:"bytes,1,opt,name=a" json:"a,omitempty"`
+	// The record that its facts are from.
+	AWhere *string `protobuf:"bytes,2,opt,name=a_where,json=aWhere" json:"a_where,omitempty"`
+	// The second arm.
+	B *string `protobuf:"bytes,3,opt,name=b" json:"b,omitempty"`
+	// The record that its facts are from.
+	BWhere *string `protobuf:"bytes,4,opt,name=b_where,json=bWhere" json:"b_where,omitempty"`
+	// The two are different code.
+	Distinct *bool `protobuf:"varint,5,opt,name=distinct" json:"distinct,omitempty"`
+	// How that is known.
+	Says *string `protobuf:"bytes,6,opt,name=says" json:"says,omitempty"`
+	// Recorded on both sides.
+	Differs []*Difference `protobuf:"bytes,7,rep,name=differs" json:"differs,omitempty"`
+	// Recorded on one side: unknown, which is not equal.
+	Unknown       []*Difference `protobuf:"bytes,8,rep,name=unknown" json:"unknown,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ArmDiff) Reset() {
+	*x = ArmDiff{}
+	mi := &file_broker_v1_engine_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ArmDiff) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ArmDiff) ProtoMessage() {}
+
+func (x *ArmDiff) ProtoReflect() protoreflect.Message {
+	mi := &file_broker_v1_engine_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ArmDiff.ProtoReflect.Descriptor instead.
+func (*ArmDiff) Descriptor() ([]byte, []int) {
+	return file_broker_v1_engine_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ArmDiff) GetA() string {
+	if x != nil && x.A != nil {
+		return *x.A
+	}
+	return ""
+}
+
+func (x *ArmDiff) GetAWhere() string {
+	if x != nil && x.AWhere != nil {
+		return *x.AWhere
+	}
+	return ""
+}
+
+func (x *ArmDiff) GetB() string {
+	if x != nil && x.B != nil {
+		return *x.B
+	}
+	return ""
+}
+
+func (x *ArmDiff) GetBWhere() string {
+	if x != nil && x.BWhere != nil {
+		return *x.BWhere
+	}
+	return ""
+}
+
+func (x *ArmDiff) GetDistinct() bool {
+	if x != nil && x.Distinct != nil {
+		return *x.Distinct
+	}
+	return false
+}
+
+func (x *ArmDiff) GetSays() string {
+	if x != nil && x.Says != nil {
+		return *x.Says
+	}
+	return ""
+}
+
+func (x *ArmDiff) GetDiffers() []*Difference {
+	if x != nil {
+		return x.Differs
+	}
+	return nil
+}
+
+func (x *ArmDiff) GetUnknown() []*Difference {
+	if x != nil {
+		return x.Unknown
+	}
+	return nil
+}
+
+// Difference is one fact that differs.
+type Difference struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the fact.
+	Name *string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	// What kind of difference, by what is known to move speed.
+	Class *string `protobuf:"bytes,2,opt,name=class" json:"class,omitempty"`
+	// Of the first arm. Absent: not there, or not recorded.
+	A *string `protobuf:"bytes,3,opt,name=a" json:"a,omitempty"`
+	// Of the second arm. Absent: not there, or not recorded.
+	B *string `protobuf:"bytes,4,opt,name=b" json:"b,omitempty"`
+	// Where the first was read.
+	AWhere *string `protobuf:"bytes,5,opt,name=a_where,json=aWhere" json:"a_where,omitempty"`
+	// Where the second was read.
+	BWhere        *string `protobuf:"bytes,6,opt,name=b_where,json=bWhere" json:"b_where,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Difference) Reset() {
+	*x = Difference{}
+	mi := &file_broker_v1_engine_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Difference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Difference) ProtoMessage() {}
+
+func (x *Difference) ProtoReflect() protoreflect.Message {
+	mi := &file_broker_v1_engine_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Difference.ProtoReflect.Descriptor instead.
+func (*Difference) Descriptor() ([]byte, []int) {
+	return file_broker_v1_engine_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Difference) GetName() string {
+	if x != nil && x.Name != nil {
+		return *x.Name
+	}
+	return ""
+}
+
+func (x *Difference) GetClass() string {
+	if x != nil && x.Class != nil {
+		return *x.Class
+	}
+	return ""
+}
+
+func (x *Difference) GetA() string {
+	if x != nil && x.A != nil {
+		return *x.A
+	}
+	return ""
+}
+
+func (x *Difference) GetB() string {
+	if x != nil && x.B != nil {
+		return *x.B
+	}
+	return ""
+}
+
+func (x *Difference) GetAWhere() string {
+	if x != nil && x.AWhere != nil {
+		return *x.AWhere
+	}
+	return ""
+}
+
+func (x *Difference) GetBWhere() string {
+	if x != nil && x.BWhere != nil {
+		return *x.BWhere
+	}
+	return ""
+}
+
 var File_broker_v1_engine_proto protoreflect.FileDescriptor
 
 const file_broker_v1_engine_proto_rawDesc = "" +
 	"\n" +
-	"\x16broker/v1/engine.proto\x12\tbroker.v1\x1a\x14broker/v1/fact.proto\"*\n" +
+	"\x16broker/v1/engine.proto\x12\tbroker.v1\x1a\x14broker/v1/fact.proto\x1a\x15broker/v1/trial.proto\"*\n" +
 	"\x12ListEnginesRequest\x12\x14\n" +
 	"\x05names\x18\x01 \x03(\tR\x05names\"B\n" +
 	"\x13ListEnginesResponse\x12+\n" +
@@ -623,10 +1173,48 @@ const file_broker_v1_engine_proto_rawDesc = "" +
 	"\x04help\x18\x03 \x01(\tR\x04help\x12\x1a\n" +
 	"\brequired\x18\x04 \x01(\bR\brequired\x12\x18\n" +
 	"\adefault\x18\x05 \x01(\tR\adefault\x12\x16\n" +
-	"\x06values\x18\x06 \x03(\tR\x06values2\xa5\x01\n" +
+	"\x06values\x18\x06 \x03(\tR\x06values\"\x11\n" +
+	"\x0fListPinsRequest\"6\n" +
+	"\x10ListPinsResponse\x12\"\n" +
+	"\x04pins\x18\x01 \x03(\v2\x0e.broker.v1.PinR\x04pins\"'\n" +
+	"\x11ListPinnedRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"?\n" +
+	"\x12ListPinnedResponse\x12)\n" +
+	"\x06pinned\x18\x01 \x03(\v2\x11.broker.v1.PinnedR\x06pinned\"`\n" +
+	"\x06Pinned\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x12\n" +
+	"\x04cell\x18\x02 \x01(\tR\x04cell\x12\x18\n" +
+	"\averdict\x18\x03 \x01(\tR\averdict\x12\x16\n" +
+	"\x06golden\x18\x04 \x01(\tR\x06golden\"-\n" +
+	"\x0fDiffArmsRequest\x12\f\n" +
+	"\x01a\x18\x01 \x01(\tR\x01a\x12\f\n" +
+	"\x01b\x18\x02 \x01(\tR\x01b\"<\n" +
+	"\x10DiffArmsResponse\x12(\n" +
+	"\x05diffs\x18\x01 \x03(\v2\x12.broker.v1.ArmDiffR\x05diffs\"\xe9\x01\n" +
+	"\aArmDiff\x12\f\n" +
+	"\x01a\x18\x01 \x01(\tR\x01a\x12\x17\n" +
+	"\aa_where\x18\x02 \x01(\tR\x06aWhere\x12\f\n" +
+	"\x01b\x18\x03 \x01(\tR\x01b\x12\x17\n" +
+	"\ab_where\x18\x04 \x01(\tR\x06bWhere\x12\x1a\n" +
+	"\bdistinct\x18\x05 \x01(\bR\bdistinct\x12\x12\n" +
+	"\x04says\x18\x06 \x01(\tR\x04says\x12/\n" +
+	"\adiffers\x18\a \x03(\v2\x15.broker.v1.DifferenceR\adiffers\x12/\n" +
+	"\aunknown\x18\b \x03(\v2\x15.broker.v1.DifferenceR\aunknown\"\x84\x01\n" +
+	"\n" +
+	"Difference\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05class\x18\x02 \x01(\tR\x05class\x12\f\n" +
+	"\x01a\x18\x03 \x01(\tR\x01a\x12\f\n" +
+	"\x01b\x18\x04 \x01(\tR\x01b\x12\x17\n" +
+	"\aa_where\x18\x05 \x01(\tR\x06aWhere\x12\x17\n" +
+	"\ab_where\x18\x06 \x01(\tR\x06bWhere2\xfa\x02\n" +
 	"\rEngineService\x12L\n" +
 	"\vListEngines\x12\x1d.broker.v1.ListEnginesRequest\x1a\x1e.broker.v1.ListEnginesResponse\x12F\n" +
-	"\tGetEngine\x12\x1b.broker.v1.GetEngineRequest\x1a\x1c.broker.v1.GetEngineResponseB+Z)enginebroker/proto/gen/broker/v1;brokerv1b\beditionsp\xe8\a"
+	"\tGetEngine\x12\x1b.broker.v1.GetEngineRequest\x1a\x1c.broker.v1.GetEngineResponse\x12C\n" +
+	"\bListPins\x12\x1a.broker.v1.ListPinsRequest\x1a\x1b.broker.v1.ListPinsResponse\x12I\n" +
+	"\n" +
+	"ListPinned\x12\x1c.broker.v1.ListPinnedRequest\x1a\x1d.broker.v1.ListPinnedResponse\x12C\n" +
+	"\bDiffArms\x12\x1a.broker.v1.DiffArmsRequest\x1a\x1b.broker.v1.DiffArmsResponseB+Z)enginebroker/proto/gen/broker/v1;brokerv1b\beditionsp\xe8\a"
 
 var (
 	file_broker_v1_engine_proto_rawDescOnce sync.Once
@@ -640,7 +1228,7 @@ func file_broker_v1_engine_proto_rawDescGZIP() []byte {
 	return file_broker_v1_engine_proto_rawDescData
 }
 
-var file_broker_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_broker_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_broker_v1_engine_proto_goTypes = []any{
 	(*ListEnginesRequest)(nil),  // 0: broker.v1.ListEnginesRequest
 	(*ListEnginesResponse)(nil), // 1: broker.v1.ListEnginesResponse
@@ -650,29 +1238,50 @@ var file_broker_v1_engine_proto_goTypes = []any{
 	(*Description)(nil),         // 5: broker.v1.Description
 	(*Capability)(nil),          // 6: broker.v1.Capability
 	(*Setting)(nil),             // 7: broker.v1.Setting
-	(*Policy)(nil),              // 8: broker.v1.Policy
-	(*Fact)(nil),                // 9: broker.v1.Fact
-	(*Statement)(nil),           // 10: broker.v1.Statement
+	(*ListPinsRequest)(nil),     // 8: broker.v1.ListPinsRequest
+	(*ListPinsResponse)(nil),    // 9: broker.v1.ListPinsResponse
+	(*ListPinnedRequest)(nil),   // 10: broker.v1.ListPinnedRequest
+	(*ListPinnedResponse)(nil),  // 11: broker.v1.ListPinnedResponse
+	(*Pinned)(nil),              // 12: broker.v1.Pinned
+	(*DiffArmsRequest)(nil),     // 13: broker.v1.DiffArmsRequest
+	(*DiffArmsResponse)(nil),    // 14: broker.v1.DiffArmsResponse
+	(*ArmDiff)(nil),             // 15: broker.v1.ArmDiff
+	(*Difference)(nil),          // 16: broker.v1.Difference
+	(*Policy)(nil),              // 17: broker.v1.Policy
+	(*Fact)(nil),                // 18: broker.v1.Fact
+	(*Statement)(nil),           // 19: broker.v1.Statement
+	(*Pin)(nil),                 // 20: broker.v1.Pin
 }
 var file_broker_v1_engine_proto_depIdxs = []int32{
 	4,  // 0: broker.v1.ListEnginesResponse.engines:type_name -> broker.v1.Engine
 	4,  // 1: broker.v1.GetEngineResponse.engine:type_name -> broker.v1.Engine
-	8,  // 2: broker.v1.Engine.policy:type_name -> broker.v1.Policy
+	17, // 2: broker.v1.Engine.policy:type_name -> broker.v1.Policy
 	5,  // 3: broker.v1.Engine.description:type_name -> broker.v1.Description
-	9,  // 4: broker.v1.Description.identity:type_name -> broker.v1.Fact
+	18, // 4: broker.v1.Description.identity:type_name -> broker.v1.Fact
 	6,  // 5: broker.v1.Description.capabilities:type_name -> broker.v1.Capability
-	10, // 6: broker.v1.Description.refuses:type_name -> broker.v1.Statement
+	19, // 6: broker.v1.Description.refuses:type_name -> broker.v1.Statement
 	7,  // 7: broker.v1.Description.settings:type_name -> broker.v1.Setting
-	10, // 8: broker.v1.Capability.statement:type_name -> broker.v1.Statement
-	0,  // 9: broker.v1.EngineService.ListEngines:input_type -> broker.v1.ListEnginesRequest
-	2,  // 10: broker.v1.EngineService.GetEngine:input_type -> broker.v1.GetEngineRequest
-	1,  // 11: broker.v1.EngineService.ListEngines:output_type -> broker.v1.ListEnginesResponse
-	3,  // 12: broker.v1.EngineService.GetEngine:output_type -> broker.v1.GetEngineResponse
-	11, // [11:13] is the sub-list for method output_type
-	9,  // [9:11] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	19, // 8: broker.v1.Capability.statement:type_name -> broker.v1.Statement
+	20, // 9: broker.v1.ListPinsResponse.pins:type_name -> broker.v1.Pin
+	12, // 10: broker.v1.ListPinnedResponse.pinned:type_name -> broker.v1.Pinned
+	15, // 11: broker.v1.DiffArmsResponse.diffs:type_name -> broker.v1.ArmDiff
+	16, // 12: broker.v1.ArmDiff.differs:type_name -> broker.v1.Difference
+	16, // 13: broker.v1.ArmDiff.unknown:type_name -> broker.v1.Difference
+	0,  // 14: broker.v1.EngineService.ListEngines:input_type -> broker.v1.ListEnginesRequest
+	2,  // 15: broker.v1.EngineService.GetEngine:input_type -> broker.v1.GetEngineRequest
+	8,  // 16: broker.v1.EngineService.ListPins:input_type -> broker.v1.ListPinsRequest
+	10, // 17: broker.v1.EngineService.ListPinned:input_type -> broker.v1.ListPinnedRequest
+	13, // 18: broker.v1.EngineService.DiffArms:input_type -> broker.v1.DiffArmsRequest
+	1,  // 19: broker.v1.EngineService.ListEngines:output_type -> broker.v1.ListEnginesResponse
+	3,  // 20: broker.v1.EngineService.GetEngine:output_type -> broker.v1.GetEngineResponse
+	9,  // 21: broker.v1.EngineService.ListPins:output_type -> broker.v1.ListPinsResponse
+	11, // 22: broker.v1.EngineService.ListPinned:output_type -> broker.v1.ListPinnedResponse
+	14, // 23: broker.v1.EngineService.DiffArms:output_type -> broker.v1.DiffArmsResponse
+	19, // [19:24] is the sub-list for method output_type
+	14, // [14:19] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_broker_v1_engine_proto_init() }
@@ -681,13 +1290,14 @@ func file_broker_v1_engine_proto_init() {
 		return
 	}
 	file_broker_v1_fact_proto_init()
+	file_broker_v1_trial_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_broker_v1_engine_proto_rawDesc), len(file_broker_v1_engine_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,6 +23,9 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	EngineService_ListEngines_FullMethodName = "/broker.v1.EngineService/ListEngines"
 	EngineService_GetEngine_FullMethodName   = "/broker.v1.EngineService/GetEngine"
+	EngineService_ListPins_FullMethodName    = "/broker.v1.EngineService/ListPins"
+	EngineService_ListPinned_FullMethodName  = "/broker.v1.EngineService/ListPinned"
+	EngineService_DiffArms_FullMethodName    = "/broker.v1.EngineService/DiffArms"
 )
 
 // EngineServiceClient is the client API for EngineService service.
@@ -36,6 +39,13 @@ type EngineServiceClient interface {
 	ListEngines(ctx context.Context, in *ListEnginesRequest, opts ...grpc.CallOption) (*ListEnginesResponse, error)
 	// GetEngine describes one instance.
 	GetEngine(ctx context.Context, in *GetEngineRequest, opts ...grpc.CallOption) (*GetEngineResponse, error)
+	// ListPins lists the pins, the instances that declare them, and which of these cannot start. CreateRun with a trial checks,
+	// records and advances them.
+	ListPins(ctx context.Context, in *ListPinsRequest, opts ...grpc.CallOption) (*ListPinsResponse, error)
+	// ListPinned lists the runs, cells and goldens that rest on a pin.
+	ListPinned(ctx context.Context, in *ListPinnedRequest, opts ...grpc.CallOption) (*ListPinnedResponse, error)
+	// DiffArms says what differs between two arms as they were recorded, what is known to move speed first.
+	DiffArms(ctx context.Context, in *DiffArmsRequest, opts ...grpc.CallOption) (*DiffArmsResponse, error)
 }
 
 type engineServiceClient struct {
@@ -66,6 +76,36 @@ func (c *engineServiceClient) GetEngine(ctx context.Context, in *GetEngineReques
 	return out, nil
 }
 
+func (c *engineServiceClient) ListPins(ctx context.Context, in *ListPinsRequest, opts ...grpc.CallOption) (*ListPinsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListPinsResponse)
+	err := c.cc.Invoke(ctx, EngineService_ListPins_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *engineServiceClient) ListPinned(ctx context.Context, in *ListPinnedRequest, opts ...grpc.CallOption) (*ListPinnedResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListPinnedResponse)
+	err := c.cc.Invoke(ctx, EngineService_ListPinned_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *engineServiceClient) DiffArms(ctx context.Context, in *DiffArmsRequest, opts ...grpc.CallOption) (*DiffArmsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DiffArmsResponse)
+	err := c.cc.Invoke(ctx, EngineService_DiffArms_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // EngineServiceServer is the server API for EngineService service.
 // All implementations must embed UnimplementedEngineServiceServer
 // for forward compatibility.
@@ -77,6 +117,13 @@ type EngineServiceServer interface {
 	ListEngines(context.Context, *ListEnginesRequest) (*ListEnginesResponse, error)
 	// GetEngine describes one instance.
 	GetEngine(context.Context, *GetEngineRequest) (*GetEngineResponse, error)
+	// ListPins lists the pins, the instances that declare them, and which of these cannot start. CreateRun with a trial checks,
+	// records and advances them.
+	ListPins(context.Context, *ListPinsRequest) (*ListPinsResponse, error)
+	// ListPinned lists the runs, cells and goldens that rest on a pin.
+	ListPinned(context.Context, *ListPinnedRequest) (*ListPinnedResponse, error)
+	// DiffArms says what differs between two arms as they were recorded, what is known to move speed first.
+	DiffArms(context.Context, *DiffArmsRequest) (*DiffArmsResponse, error)
 	mustEmbedUnimplementedEngineServiceServer()
 }
 
@@ -92,6 +139,15 @@ func (UnimplementedEngineServiceServer) ListEngines(context.Context, *ListEngine
 }
 func (UnimplementedEngineServiceServer) GetEngine(context.Context, *GetEngineRequest) (*GetEngineResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetEngine not implemented")
+}
+func (UnimplementedEngineServiceServer) ListPins(context.Context, *ListPinsRequest) (*ListPinsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPins not implemented")
+}
+func (UnimplementedEngineServiceServer) ListPinned(context.Context, *ListPinnedRequest) (*ListPinnedResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPinned not implemented")
+}
+func (UnimplementedEngineServiceServer) DiffArms(context.Context, *DiffArmsRequest) (*DiffArmsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DiffArms not implemented")
 }
 func (UnimplementedEngineServiceServer) mustEmbedUnimplementedEngineServiceServer() {}
 func (UnimplementedEngineServiceServer) testEmbeddedByValue()                       {}
@@ -150,6 +206,60 @@ func _EngineService_GetEngine_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _EngineService_ListPins_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListPinsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EngineServiceServer).ListPins(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: EngineService_ListPins_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EngineServiceServer).ListPins(ctx, req.(*ListPinsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _EngineService_ListPinned_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListPinnedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EngineServiceServer).ListPinned(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: EngineService_ListPinned_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EngineServiceServer).ListPinned(ctx, req.(*ListPinnedRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _EngineService_DiffArms_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DiffArmsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EngineServiceServer).DiffArms(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: EngineService_DiffArms_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EngineServiceServer).DiffArms(ctx, req.(*DiffArmsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // EngineService_ServiceDesc is the grpc.ServiceDesc for EngineService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -164,6 +274,18 @@ var EngineService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetEngine",
 			Handler:    _EngineService_GetEngine_Handler,
+		},
+		{
+			MethodName: "ListPins",
+			Handler:    _EngineService_ListPins_Handler,
+		},
+		{
+			MethodName: "ListPinned",
+			Handler:    _EngineService_ListPinned_Handler,
+		},
+		{
+			MethodName: "DiffArms",
+			Handler:    _EngineService_DiffArms_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -28,7 +28,7 @@ const (
 type Failure struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Kind of failure: usage, not_found, not_comparable, not_installed, identity, evidence, busy, interrupted, void,
-	// withheld, require, internal.
+	// withheld, require, differs, internal.
 	Cause *string `protobuf:"bytes,1,opt,name=cause" json:"cause,omitempty"`
 	// What happened, naming the file, field or request.
 	Message *string `protobuf:"bytes,2,opt,name=message" json:"message,omitempty"`

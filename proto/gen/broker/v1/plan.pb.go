@@ -47,8 +47,16 @@ type RunSpec struct {
 	Budget *durationpb.Duration `protobuf:"bytes,9,opt,name=budget" json:"budget,omitempty"`
 	// Run although the clock of the GPU is not pinned; most legs will be void (docs/protocol.md §4.7).
 	AcceptLikelyVoid *bool `protobuf:"varint,10,opt,name=accept_likely_void,json=acceptLikelyVoid" json:"accept_likely_void,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// What is measured instead of pairs of engines. Absent: a matrix.
+	//
+	// Types that are valid to be assigned to Experiment:
+	//
+	//	*RunSpec_Aa
+	//	*RunSpec_Reload
+	//	*RunSpec_Ab
+	Experiment    isRunSpec_Experiment `protobuf_oneof:"experiment"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RunSpec) Reset() {
@@ -151,6 +159,240 @@ func (x *RunSpec) GetAcceptLikelyVoid() bool {
 	return false
 }
 
+func (x *RunSpec) GetExperiment() isRunSpec_Experiment {
+	if x != nil {
+		return x.Experiment
+	}
+	return nil
+}
+
+func (x *RunSpec) GetAa() *AaSpec {
+	if x != nil {
+		if x, ok := x.Experiment.(*RunSpec_Aa); ok {
+			return x.Aa
+		}
+	}
+	return nil
+}
+
+func (x *RunSpec) GetReload() *ReloadSpec {
+	if x != nil {
+		if x, ok := x.Experiment.(*RunSpec_Reload); ok {
+			return x.Reload
+		}
+	}
+	return nil
+}
+
+func (x *RunSpec) GetAb() *AbSpec {
+	if x != nil {
+		if x, ok := x.Experiment.(*RunSpec_Ab); ok {
+			return x.Ab
+		}
+	}
+	return nil
+}
+
+type isRunSpec_Experiment interface {
+	isRunSpec_Experiment()
+}
+
+type RunSpec_Aa struct {
+	// One engine against itself: the control that a method needs once on a machine.
+	Aa *AaSpec `protobuf:"bytes,11,opt,name=aa,oneof"`
+}
+
+type RunSpec_Reload struct {
+	// One engine loaded cold again and again.
+	Reload *ReloadSpec `protobuf:"bytes,12,opt,name=reload,oneof"`
+}
+
+type RunSpec_Ab struct {
+	// Two builds of one engine.
+	Ab *AbSpec `protobuf:"bytes,13,opt,name=ab,oneof"`
+}
+
+func (*RunSpec_Aa) isRunSpec_Experiment() {}
+
+func (*RunSpec_Reload) isRunSpec_Experiment() {}
+
+func (*RunSpec_Ab) isRunSpec_Experiment() {}
+
+// AaSpec measures the one engine of a spec, or the subject, under two labels.
+type AaSpec struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AaSpec) Reset() {
+	*x = AaSpec{}
+	mi := &file_broker_v1_plan_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AaSpec) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AaSpec) ProtoMessage() {}
+
+func (x *AaSpec) ProtoReflect() protoreflect.Message {
+	mi := &file_broker_v1_plan_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AaSpec.ProtoReflect.Descriptor instead.
+func (*AaSpec) Descriptor() ([]byte, []int) {
+	return file_broker_v1_plan_proto_rawDescGZIP(), []int{1}
+}
+
+// ReloadSpec makes cold loads of one engine, nothing else varied. The engines of its spec stay empty.
+type ReloadSpec struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// engines/LABEL.
+	Engine *string `protobuf:"bytes,1,opt,name=engine" json:"engine,omitempty"`
+	// engines/LABEL that is loaded in between. Absent: none.
+	With *string `protobuf:"bytes,2,opt,name=with" json:"with,omitempty"`
+	// Loads, at least 6. Absent: 8, or 12 of profile binding.
+	Loads         *int64 `protobuf:"varint,3,opt,name=loads" json:"loads,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReloadSpec) Reset() {
+	*x = ReloadSpec{}
+	mi := &file_broker_v1_plan_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReloadSpec) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReloadSpec) ProtoMessage() {}
+
+func (x *ReloadSpec) ProtoReflect() protoreflect.Message {
+	mi := &file_broker_v1_plan_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReloadSpec.ProtoReflect.Descriptor instead.
+func (*ReloadSpec) Descriptor() ([]byte, []int) {
+	return file_broker_v1_plan_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ReloadSpec) GetEngine() string {
+	if x != nil && x.Engine != nil {
+		return *x.Engine
+	}
+	return ""
+}
+
+func (x *ReloadSpec) GetWith() string {
+	if x != nil && x.With != nil {
+		return *x.With
+	}
+	return ""
+}
+
+func (x *ReloadSpec) GetLoads() int64 {
+	if x != nil && x.Loads != nil {
+		return *x.Loads
+	}
+	return 0
+}
+
+// AbSpec compares two builds. The engines and pairs of its spec stay empty.
+type AbSpec struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// engines/LABEL of the new build.
+	NewBuild *string `protobuf:"bytes,1,opt,name=new_build,json=newBuild" json:"new_build,omitempty"`
+	// engines/LABEL of the old build.
+	OldBuild *string `protobuf:"bytes,2,opt,name=old_build,json=oldBuild" json:"old_build,omitempty"`
+	// Largest slow-down of the new build that is accepted, a fraction below 1; the plan gets as many blocks as an interval of
+	// that half-width takes. Absent: none is declared.
+	Margin *float64 `protobuf:"fixed64,3,opt,name=margin" json:"margin,omitempty"`
+	// The two differ in settings by intent, not in build.
+	SameBuild     *bool `protobuf:"varint,4,opt,name=same_build,json=sameBuild" json:"same_build,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AbSpec) Reset() {
+	*x = AbSpec{}
+	mi := &file_broker_v1_plan_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AbSpec) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AbSpec) ProtoMessage() {}
+
+func (x *AbSpec) ProtoReflect() protoreflect.Message {
+	mi := &file_broker_v1_plan_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AbSpec.ProtoReflect.Descriptor instead.
+func (*AbSpec) Descriptor() ([]byte, []int) {
+	return file_broker_v1_plan_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *AbSpec) GetNewBuild() string {
+	if x != nil && x.NewBuild != nil {
+		return *x.NewBuild
+	}
+	return ""
+}
+
+func (x *AbSpec) GetOldBuild() string {
+	if x != nil && x.OldBuild != nil {
+		return *x.OldBuild
+	}
+	return ""
+}
+
+func (x *AbSpec) GetMargin() float64 {
+	if x != nil && x.Margin != nil {
+		return *x.Margin
+	}
+	return 0
+}
+
+func (x *AbSpec) GetSameBuild() bool {
+	if x != nil && x.SameBuild != nil {
+		return *x.SameBuild
+	}
+	return false
+}
+
 // Plan is what will be measured.
 type Plan struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -192,13 +434,15 @@ type Plan struct {
 	NoFiles []string `protobuf:"bytes,18,rep,name=no_files,json=noFiles" json:"no_files,omitempty"`
 	// The canonical plan as JSON: equal input and seed give equal bytes. Present where it was asked for.
 	CanonicalJson []byte `protobuf:"bytes,19,opt,name=canonical_json,json=canonicalJson" json:"canonical_json,omitempty"`
+	// What the margin of two builds costs. Absent: none was declared.
+	Margin        *MarginCost `protobuf:"bytes,20,opt,name=margin" json:"margin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Plan) Reset() {
 	*x = Plan{}
-	mi := &file_broker_v1_plan_proto_msgTypes[1]
+	mi := &file_broker_v1_plan_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -210,7 +454,7 @@ func (x *Plan) String() string {
 func (*Plan) ProtoMessage() {}
 
 func (x *Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_plan_proto_msgTypes[1]
+	mi := &file_broker_v1_plan_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -223,7 +467,7 @@ func (x *Plan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Plan.ProtoReflect.Descriptor instead.
 func (*Plan) Descriptor() ([]byte, []int) {
-	return file_broker_v1_plan_proto_rawDescGZIP(), []int{1}
+	return file_broker_v1_plan_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Plan) GetModel() string {
@@ -359,6 +603,104 @@ func (x *Plan) GetCanonicalJson() []byte {
 	return nil
 }
 
+func (x *Plan) GetMargin() *MarginCost {
+	if x != nil {
+		return x.Margin
+	}
+	return nil
+}
+
+// MarginCost is what an interval as narrow as a margin takes.
+type MarginCost struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The margin, a fraction.
+	Margin *float64 `protobuf:"fixed64,1,opt,name=margin" json:"margin,omitempty"`
+	// Standard deviation between blocks, of ln.
+	BlockSd *float64 `protobuf:"fixed64,2,opt,name=block_sd,json=blockSd" json:"block_sd,omitempty"`
+	// Where that is from.
+	Basis *string `protobuf:"bytes,3,opt,name=basis" json:"basis,omitempty"`
+	// Blocks that it takes.
+	Blocks *int64 `protobuf:"varint,4,opt,name=blocks" json:"blocks,omitempty"`
+	// Loads that it takes.
+	Loads *int64 `protobuf:"varint,5,opt,name=loads" json:"loads,omitempty"`
+	// The protocol looks at so many blocks.
+	Fits          *bool `protobuf:"varint,6,opt,name=fits" json:"fits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MarginCost) Reset() {
+	*x = MarginCost{}
+	mi := &file_broker_v1_plan_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MarginCost) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MarginCost) ProtoMessage() {}
+
+func (x *MarginCost) ProtoReflect() protoreflect.Message {
+	mi := &file_broker_v1_plan_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MarginCost.ProtoReflect.Descriptor instead.
+func (*MarginCost) Descriptor() ([]byte, []int) {
+	return file_broker_v1_plan_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *MarginCost) GetMargin() float64 {
+	if x != nil && x.Margin != nil {
+		return *x.Margin
+	}
+	return 0
+}
+
+func (x *MarginCost) GetBlockSd() float64 {
+	if x != nil && x.BlockSd != nil {
+		return *x.BlockSd
+	}
+	return 0
+}
+
+func (x *MarginCost) GetBasis() string {
+	if x != nil && x.Basis != nil {
+		return *x.Basis
+	}
+	return ""
+}
+
+func (x *MarginCost) GetBlocks() int64 {
+	if x != nil && x.Blocks != nil {
+		return *x.Blocks
+	}
+	return 0
+}
+
+func (x *MarginCost) GetLoads() int64 {
+	if x != nil && x.Loads != nil {
+		return *x.Loads
+	}
+	return 0
+}
+
+func (x *MarginCost) GetFits() bool {
+	if x != nil && x.Fits != nil {
+		return *x.Fits
+	}
+	return false
+}
+
 // Lines is a list of lines.
 type Lines struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -370,7 +712,7 @@ type Lines struct {
 
 func (x *Lines) Reset() {
 	*x = Lines{}
-	mi := &file_broker_v1_plan_proto_msgTypes[2]
+	mi := &file_broker_v1_plan_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -382,7 +724,7 @@ func (x *Lines) String() string {
 func (*Lines) ProtoMessage() {}
 
 func (x *Lines) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_plan_proto_msgTypes[2]
+	mi := &file_broker_v1_plan_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -395,7 +737,7 @@ func (x *Lines) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lines.ProtoReflect.Descriptor instead.
 func (*Lines) Descriptor() ([]byte, []int) {
-	return file_broker_v1_plan_proto_rawDescGZIP(), []int{2}
+	return file_broker_v1_plan_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Lines) GetLines() []string {
@@ -428,7 +770,7 @@ type Point struct {
 
 func (x *Point) Reset() {
 	*x = Point{}
-	mi := &file_broker_v1_plan_proto_msgTypes[3]
+	mi := &file_broker_v1_plan_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -440,7 +782,7 @@ func (x *Point) String() string {
 func (*Point) ProtoMessage() {}
 
 func (x *Point) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_plan_proto_msgTypes[3]
+	mi := &file_broker_v1_plan_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -453,7 +795,7 @@ func (x *Point) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Point.ProtoReflect.Descriptor instead.
 func (*Point) Descriptor() ([]byte, []int) {
-	return file_broker_v1_plan_proto_rawDescGZIP(), []int{3}
+	return file_broker_v1_plan_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Point) GetId() string {
@@ -526,7 +868,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_broker_v1_plan_proto_msgTypes[4]
+	mi := &file_broker_v1_plan_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -538,7 +880,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_plan_proto_msgTypes[4]
+	mi := &file_broker_v1_plan_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -551,7 +893,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_broker_v1_plan_proto_rawDescGZIP(), []int{4}
+	return file_broker_v1_plan_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Group) GetId() string {
@@ -619,7 +961,7 @@ type Arm struct {
 
 func (x *Arm) Reset() {
 	*x = Arm{}
-	mi := &file_broker_v1_plan_proto_msgTypes[5]
+	mi := &file_broker_v1_plan_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -631,7 +973,7 @@ func (x *Arm) String() string {
 func (*Arm) ProtoMessage() {}
 
 func (x *Arm) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_plan_proto_msgTypes[5]
+	mi := &file_broker_v1_plan_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -644,7 +986,7 @@ func (x *Arm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Arm.ProtoReflect.Descriptor instead.
 func (*Arm) Descriptor() ([]byte, []int) {
-	return file_broker_v1_plan_proto_rawDescGZIP(), []int{5}
+	return file_broker_v1_plan_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Arm) GetLabel() string {
@@ -713,7 +1055,7 @@ type Agreement struct {
 
 func (x *Agreement) Reset() {
 	*x = Agreement{}
-	mi := &file_broker_v1_plan_proto_msgTypes[6]
+	mi := &file_broker_v1_plan_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -725,7 +1067,7 @@ func (x *Agreement) String() string {
 func (*Agreement) ProtoMessage() {}
 
 func (x *Agreement) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_plan_proto_msgTypes[6]
+	mi := &file_broker_v1_plan_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -738,7 +1080,7 @@ func (x *Agreement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Agreement.ProtoReflect.Descriptor instead.
 func (*Agreement) Descriptor() ([]byte, []int) {
-	return file_broker_v1_plan_proto_rawDescGZIP(), []int{6}
+	return file_broker_v1_plan_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Agreement) GetPair() *Pair {
@@ -788,7 +1130,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_broker_v1_plan_proto_msgTypes[7]
+	mi := &file_broker_v1_plan_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -800,7 +1142,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_plan_proto_msgTypes[7]
+	mi := &file_broker_v1_plan_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -813,7 +1155,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_broker_v1_plan_proto_rawDescGZIP(), []int{7}
+	return file_broker_v1_plan_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Refusal) GetPair() *Pair {
@@ -868,7 +1210,7 @@ type Side struct {
 
 func (x *Side) Reset() {
 	*x = Side{}
-	mi := &file_broker_v1_plan_proto_msgTypes[8]
+	mi := &file_broker_v1_plan_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -880,7 +1222,7 @@ func (x *Side) String() string {
 func (*Side) ProtoMessage() {}
 
 func (x *Side) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_plan_proto_msgTypes[8]
+	mi := &file_broker_v1_plan_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -893,7 +1235,7 @@ func (x *Side) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Side.ProtoReflect.Descriptor instead.
 func (*Side) Descriptor() ([]byte, []int) {
-	return file_broker_v1_plan_proto_rawDescGZIP(), []int{8}
+	return file_broker_v1_plan_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Side) GetLabel() string {
@@ -939,7 +1281,7 @@ type Offer struct {
 
 func (x *Offer) Reset() {
 	*x = Offer{}
-	mi := &file_broker_v1_plan_proto_msgTypes[9]
+	mi := &file_broker_v1_plan_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -951,7 +1293,7 @@ func (x *Offer) String() string {
 func (*Offer) ProtoMessage() {}
 
 func (x *Offer) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_plan_proto_msgTypes[9]
+	mi := &file_broker_v1_plan_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -964,7 +1306,7 @@ func (x *Offer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Offer.ProtoReflect.Descriptor instead.
 func (*Offer) Descriptor() ([]byte, []int) {
-	return file_broker_v1_plan_proto_rawDescGZIP(), []int{9}
+	return file_broker_v1_plan_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Offer) GetArtifact() string {
@@ -1001,7 +1343,7 @@ type LeftOut struct {
 
 func (x *LeftOut) Reset() {
 	*x = LeftOut{}
-	mi := &file_broker_v1_plan_proto_msgTypes[10]
+	mi := &file_broker_v1_plan_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1013,7 +1355,7 @@ func (x *LeftOut) String() string {
 func (*LeftOut) ProtoMessage() {}
 
 func (x *LeftOut) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_plan_proto_msgTypes[10]
+	mi := &file_broker_v1_plan_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1026,7 +1368,7 @@ func (x *LeftOut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeftOut.ProtoReflect.Descriptor instead.
 func (*LeftOut) Descriptor() ([]byte, []int) {
-	return file_broker_v1_plan_proto_rawDescGZIP(), []int{10}
+	return file_broker_v1_plan_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *LeftOut) GetWhat() string {
@@ -1064,7 +1406,7 @@ type Cost struct {
 
 func (x *Cost) Reset() {
 	*x = Cost{}
-	mi := &file_broker_v1_plan_proto_msgTypes[11]
+	mi := &file_broker_v1_plan_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1076,7 +1418,7 @@ func (x *Cost) String() string {
 func (*Cost) ProtoMessage() {}
 
 func (x *Cost) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_plan_proto_msgTypes[11]
+	mi := &file_broker_v1_plan_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1089,7 +1431,7 @@ func (x *Cost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cost.ProtoReflect.Descriptor instead.
 func (*Cost) Descriptor() ([]byte, []int) {
-	return file_broker_v1_plan_proto_rawDescGZIP(), []int{11}
+	return file_broker_v1_plan_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Cost) GetLoads() int64 {
@@ -1138,7 +1480,7 @@ var File_broker_v1_plan_proto protoreflect.FileDescriptor
 
 const file_broker_v1_plan_proto_rawDesc = "" +
 	"\n" +
-	"\x14broker/v1/plan.proto\x12\tbroker.v1\x1a\x14broker/v1/fact.proto\x1a\x1egoogle/protobuf/duration.proto\"\xb9\x02\n" +
+	"\x14broker/v1/plan.proto\x12\tbroker.v1\x1a\x14broker/v1/fact.proto\x1a\x1egoogle/protobuf/duration.proto\"\xc2\x03\n" +
 	"\aRunSpec\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x18\n" +
 	"\aprofile\x18\x02 \x01(\tR\aprofile\x12\x14\n" +
@@ -1150,7 +1492,24 @@ const file_broker_v1_plan_proto_rawDesc = "" +
 	"\x04seed\x18\b \x01(\x04R\x04seed\x121\n" +
 	"\x06budget\x18\t \x01(\v2\x19.google.protobuf.DurationR\x06budget\x12,\n" +
 	"\x12accept_likely_void\x18\n" +
-	" \x01(\bR\x10acceptLikelyVoid\"\xa3\x06\n" +
+	" \x01(\bR\x10acceptLikelyVoid\x12#\n" +
+	"\x02aa\x18\v \x01(\v2\x11.broker.v1.AaSpecH\x00R\x02aa\x12/\n" +
+	"\x06reload\x18\f \x01(\v2\x15.broker.v1.ReloadSpecH\x00R\x06reload\x12#\n" +
+	"\x02ab\x18\r \x01(\v2\x11.broker.v1.AbSpecH\x00R\x02abB\f\n" +
+	"\n" +
+	"experiment\"\b\n" +
+	"\x06AaSpec\"N\n" +
+	"\n" +
+	"ReloadSpec\x12\x16\n" +
+	"\x06engine\x18\x01 \x01(\tR\x06engine\x12\x12\n" +
+	"\x04with\x18\x02 \x01(\tR\x04with\x12\x14\n" +
+	"\x05loads\x18\x03 \x01(\x03R\x05loads\"y\n" +
+	"\x06AbSpec\x12\x1b\n" +
+	"\tnew_build\x18\x01 \x01(\tR\bnewBuild\x12\x1b\n" +
+	"\told_build\x18\x02 \x01(\tR\boldBuild\x12\x16\n" +
+	"\x06margin\x18\x03 \x01(\x01R\x06margin\x12\x1d\n" +
+	"\n" +
+	"same_build\x18\x04 \x01(\bR\tsameBuild\"\xd2\x06\n" +
 	"\x04Plan\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x18\n" +
@@ -1173,13 +1532,22 @@ const file_broker_v1_plan_proto_rawDesc = "" +
 	"\x05notes\x18\x10 \x03(\tR\x05notes\x126\n" +
 	"\amissing\x18\x11 \x03(\v2\x1c.broker.v1.Plan.MissingEntryR\amissing\x12\x19\n" +
 	"\bno_files\x18\x12 \x03(\tR\anoFiles\x12%\n" +
-	"\x0ecanonical_json\x18\x13 \x01(\fR\rcanonicalJson\x1a9\n" +
+	"\x0ecanonical_json\x18\x13 \x01(\fR\rcanonicalJson\x12-\n" +
+	"\x06margin\x18\x14 \x01(\v2\x15.broker.v1.MarginCostR\x06margin\x1a9\n" +
 	"\vAbsentEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1aL\n" +
 	"\fMissingEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12&\n" +
-	"\x05value\x18\x02 \x01(\v2\x10.broker.v1.LinesR\x05value:\x028\x01\"\x1d\n" +
+	"\x05value\x18\x02 \x01(\v2\x10.broker.v1.LinesR\x05value:\x028\x01\"\x97\x01\n" +
+	"\n" +
+	"MarginCost\x12\x16\n" +
+	"\x06margin\x18\x01 \x01(\x01R\x06margin\x12\x19\n" +
+	"\bblock_sd\x18\x02 \x01(\x01R\ablockSd\x12\x14\n" +
+	"\x05basis\x18\x03 \x01(\tR\x05basis\x12\x16\n" +
+	"\x06blocks\x18\x04 \x01(\x03R\x06blocks\x12\x14\n" +
+	"\x05loads\x18\x05 \x01(\x03R\x05loads\x12\x12\n" +
+	"\x04fits\x18\x06 \x01(\bR\x04fits\"\x1d\n" +
 	"\x05Lines\x12\x14\n" +
 	"\x05lines\x18\x01 \x03(\tR\x05lines\"\xd7\x01\n" +
 	"\x05Point\x12\x0e\n" +
@@ -1252,61 +1620,69 @@ func file_broker_v1_plan_proto_rawDescGZIP() []byte {
 	return file_broker_v1_plan_proto_rawDescData
 }
 
-var file_broker_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_broker_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_broker_v1_plan_proto_goTypes = []any{
 	(*RunSpec)(nil),             // 0: broker.v1.RunSpec
-	(*Plan)(nil),                // 1: broker.v1.Plan
-	(*Lines)(nil),               // 2: broker.v1.Lines
-	(*Point)(nil),               // 3: broker.v1.Point
-	(*Group)(nil),               // 4: broker.v1.Group
-	(*Arm)(nil),                 // 5: broker.v1.Arm
-	(*Agreement)(nil),           // 6: broker.v1.Agreement
-	(*Refusal)(nil),             // 7: broker.v1.Refusal
-	(*Side)(nil),                // 8: broker.v1.Side
-	(*Offer)(nil),               // 9: broker.v1.Offer
-	(*LeftOut)(nil),             // 10: broker.v1.LeftOut
-	(*Cost)(nil),                // 11: broker.v1.Cost
-	nil,                         // 12: broker.v1.Plan.AbsentEntry
-	nil,                         // 13: broker.v1.Plan.MissingEntry
-	nil,                         // 14: broker.v1.Agreement.SidesEntry
-	(*Pair)(nil),                // 15: broker.v1.Pair
-	(*durationpb.Duration)(nil), // 16: google.protobuf.Duration
-	(*Policy)(nil),              // 17: broker.v1.Policy
-	(Status)(0),                 // 18: broker.v1.Status
-	(*Statement)(nil),           // 19: broker.v1.Statement
+	(*AaSpec)(nil),              // 1: broker.v1.AaSpec
+	(*ReloadSpec)(nil),          // 2: broker.v1.ReloadSpec
+	(*AbSpec)(nil),              // 3: broker.v1.AbSpec
+	(*Plan)(nil),                // 4: broker.v1.Plan
+	(*MarginCost)(nil),          // 5: broker.v1.MarginCost
+	(*Lines)(nil),               // 6: broker.v1.Lines
+	(*Point)(nil),               // 7: broker.v1.Point
+	(*Group)(nil),               // 8: broker.v1.Group
+	(*Arm)(nil),                 // 9: broker.v1.Arm
+	(*Agreement)(nil),           // 10: broker.v1.Agreement
+	(*Refusal)(nil),             // 11: broker.v1.Refusal
+	(*Side)(nil),                // 12: broker.v1.Side
+	(*Offer)(nil),               // 13: broker.v1.Offer
+	(*LeftOut)(nil),             // 14: broker.v1.LeftOut
+	(*Cost)(nil),                // 15: broker.v1.Cost
+	nil,                         // 16: broker.v1.Plan.AbsentEntry
+	nil,                         // 17: broker.v1.Plan.MissingEntry
+	nil,                         // 18: broker.v1.Agreement.SidesEntry
+	(*Pair)(nil),                // 19: broker.v1.Pair
+	(*durationpb.Duration)(nil), // 20: google.protobuf.Duration
+	(*Policy)(nil),              // 21: broker.v1.Policy
+	(Status)(0),                 // 22: broker.v1.Status
+	(*Statement)(nil),           // 23: broker.v1.Statement
 }
 var file_broker_v1_plan_proto_depIdxs = []int32{
-	15, // 0: broker.v1.RunSpec.pairs:type_name -> broker.v1.Pair
-	16, // 1: broker.v1.RunSpec.budget:type_name -> google.protobuf.Duration
-	3,  // 2: broker.v1.Plan.points:type_name -> broker.v1.Point
-	4,  // 3: broker.v1.Plan.groups:type_name -> broker.v1.Group
-	6,  // 4: broker.v1.Plan.agreements:type_name -> broker.v1.Agreement
-	7,  // 5: broker.v1.Plan.refusals:type_name -> broker.v1.Refusal
-	10, // 6: broker.v1.Plan.left_out:type_name -> broker.v1.LeftOut
-	12, // 7: broker.v1.Plan.absent:type_name -> broker.v1.Plan.AbsentEntry
-	11, // 8: broker.v1.Plan.cost:type_name -> broker.v1.Cost
-	13, // 9: broker.v1.Plan.missing:type_name -> broker.v1.Plan.MissingEntry
-	17, // 10: broker.v1.Group.policy:type_name -> broker.v1.Policy
-	5,  // 11: broker.v1.Group.arms:type_name -> broker.v1.Arm
-	15, // 12: broker.v1.Group.pairs:type_name -> broker.v1.Pair
-	18, // 13: broker.v1.Arm.status:type_name -> broker.v1.Status
-	15, // 14: broker.v1.Agreement.pair:type_name -> broker.v1.Pair
-	17, // 15: broker.v1.Agreement.policy:type_name -> broker.v1.Policy
-	14, // 16: broker.v1.Agreement.sides:type_name -> broker.v1.Agreement.SidesEntry
-	15, // 17: broker.v1.Refusal.pair:type_name -> broker.v1.Pair
-	8,  // 18: broker.v1.Refusal.sides:type_name -> broker.v1.Side
-	9,  // 19: broker.v1.Side.opens:type_name -> broker.v1.Offer
-	9,  // 20: broker.v1.Side.lacks:type_name -> broker.v1.Offer
-	17, // 21: broker.v1.Offer.policy:type_name -> broker.v1.Policy
-	19, // 22: broker.v1.Offer.statement:type_name -> broker.v1.Statement
-	16, // 23: broker.v1.Cost.estimate:type_name -> google.protobuf.Duration
-	2,  // 24: broker.v1.Plan.MissingEntry.value:type_name -> broker.v1.Lines
-	18, // 25: broker.v1.Agreement.SidesEntry.value:type_name -> broker.v1.Status
-	26, // [26:26] is the sub-list for method output_type
-	26, // [26:26] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	19, // 0: broker.v1.RunSpec.pairs:type_name -> broker.v1.Pair
+	20, // 1: broker.v1.RunSpec.budget:type_name -> google.protobuf.Duration
+	1,  // 2: broker.v1.RunSpec.aa:type_name -> broker.v1.AaSpec
+	2,  // 3: broker.v1.RunSpec.reload:type_name -> broker.v1.ReloadSpec
+	3,  // 4: broker.v1.RunSpec.ab:type_name -> broker.v1.AbSpec
+	7,  // 5: broker.v1.Plan.points:type_name -> broker.v1.Point
+	8,  // 6: broker.v1.Plan.groups:type_name -> broker.v1.Group
+	10, // 7: broker.v1.Plan.agreements:type_name -> broker.v1.Agreement
+	11, // 8: broker.v1.Plan.refusals:type_name -> broker.v1.Refusal
+	14, // 9: broker.v1.Plan.left_out:type_name -> broker.v1.LeftOut
+	16, // 10: broker.v1.Plan.absent:type_name -> broker.v1.Plan.AbsentEntry
+	15, // 11: broker.v1.Plan.cost:type_name -> broker.v1.Cost
+	17, // 12: broker.v1.Plan.missing:type_name -> broker.v1.Plan.MissingEntry
+	5,  // 13: broker.v1.Plan.margin:type_name -> broker.v1.MarginCost
+	21, // 14: broker.v1.Group.policy:type_name -> broker.v1.Policy
+	9,  // 15: broker.v1.Group.arms:type_name -> broker.v1.Arm
+	19, // 16: broker.v1.Group.pairs:type_name -> broker.v1.Pair
+	22, // 17: broker.v1.Arm.status:type_name -> broker.v1.Status
+	19, // 18: broker.v1.Agreement.pair:type_name -> broker.v1.Pair
+	21, // 19: broker.v1.Agreement.policy:type_name -> broker.v1.Policy
+	18, // 20: broker.v1.Agreement.sides:type_name -> broker.v1.Agreement.SidesEntry
+	19, // 21: broker.v1.Refusal.pair:type_name -> broker.v1.Pair
+	12, // 22: broker.v1.Refusal.sides:type_name -> broker.v1.Side
+	13, // 23: broker.v1.Side.opens:type_name -> broker.v1.Offer
+	13, // 24: broker.v1.Side.lacks:type_name -> broker.v1.Offer
+	21, // 25: broker.v1.Offer.policy:type_name -> broker.v1.Policy
+	23, // 26: broker.v1.Offer.statement:type_name -> broker.v1.Statement
+	20, // 27: broker.v1.Cost.estimate:type_name -> google.protobuf.Duration
+	6,  // 28: broker.v1.Plan.MissingEntry.value:type_name -> broker.v1.Lines
+	22, // 29: broker.v1.Agreement.SidesEntry.value:type_name -> broker.v1.Status
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_broker_v1_plan_proto_init() }
@@ -1315,13 +1691,18 @@ func file_broker_v1_plan_proto_init() {
 		return
 	}
 	file_broker_v1_fact_proto_init()
+	file_broker_v1_plan_proto_msgTypes[0].OneofWrappers = []any{
+		(*RunSpec_Aa)(nil),
+		(*RunSpec_Reload)(nil),
+		(*RunSpec_Ab)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_broker_v1_plan_proto_rawDesc), len(file_broker_v1_plan_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -44,7 +44,7 @@ const (
 	RunState_RUN_STATE_RUNNING RunState = 3
 	// Being ended on request.
 	RunState_RUN_STATE_CANCELLING RunState = 4
-	// Its plan is complete.
+	// Its plan is complete, or its trial has a result.
 	RunState_RUN_STATE_COMPLETE RunState = 5
 	// A grid is complete; the next one needs another boot.
 	RunState_RUN_STATE_PENDING_GRID RunState = 6
@@ -52,7 +52,7 @@ const (
 	RunState_RUN_STATE_INTERRUPTED RunState = 7
 	// Ended by an error while it ran; evidence is kept.
 	RunState_RUN_STATE_ABORTED RunState = 8
-	// Never began: the plan cannot be run, or its deadline passed in the queue.
+	// Never began: the plan cannot be run, or its deadline passed in the queue; or a trial that came to no result.
 	RunState_RUN_STATE_FAILED RunState = 9
 	// Taken out of the queue before it began.
 	RunState_RUN_STATE_CANCELLED RunState = 10
@@ -275,7 +275,11 @@ type Run struct {
 	// What a reader should know before anything in it counts.
 	Marks []string `protobuf:"bytes,17,rep,name=marks" json:"marks,omitempty"`
 	// Results of other programs, imported and not measured here.
-	External      *bool `protobuf:"varint,18,opt,name=external" json:"external,omitempty"`
+	External *bool `protobuf:"varint,18,opt,name=external" json:"external,omitempty"`
+	// What is tried. Present of a trial, which has no evidence, no report and no cells.
+	Trial *TrialSpec `protobuf:"bytes,19,opt,name=trial" json:"trial,omitempty"`
+	// What came of the trial. GetRun returns it once the trial is complete.
+	Result        *TrialResult `protobuf:"bytes,20,opt,name=result" json:"result,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -436,6 +440,20 @@ func (x *Run) GetExternal() bool {
 	return false
 }
 
+func (x *Run) GetTrial() *TrialSpec {
+	if x != nil {
+		return x.Trial
+	}
+	return nil
+}
+
+func (x *Run) GetResult() *TrialResult {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
 // PlanRunRequest asks for a plan.
 type PlanRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -540,7 +558,7 @@ func (x *PlanRunResponse) GetPlan() *Plan {
 // CreateRunRequest asks for a run.
 type CreateRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What to measure.
+	// What to measure. Exactly one of spec and trial is given.
 	Spec *RunSpec `protobuf:"bytes,1,opt,name=spec" json:"spec,omitempty"`
 	// Last segment of the run's name. Absent: made of model and time.
 	RunId *string `protobuf:"bytes,2,opt,name=run_id,json=runId" json:"run_id,omitempty"`
@@ -548,7 +566,9 @@ type CreateRunRequest struct {
 	// ALREADY_EXISTS. Absent: every call makes a new run.
 	RequestId *string `protobuf:"bytes,3,opt,name=request_id,json=requestId" json:"request_id,omitempty"`
 	// How long the run may wait for the box. Absent: as long as it takes.
-	WaitLimit     *durationpb.Duration `protobuf:"bytes,4,opt,name=wait_limit,json=waitLimit" json:"wait_limit,omitempty"`
+	WaitLimit *durationpb.Duration `protobuf:"bytes,4,opt,name=wait_limit,json=waitLimit" json:"wait_limit,omitempty"`
+	// What to try.
+	Trial         *TrialSpec `protobuf:"bytes,5,opt,name=trial" json:"trial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -607,6 +627,13 @@ func (x *CreateRunRequest) GetRequestId() string {
 func (x *CreateRunRequest) GetWaitLimit() *durationpb.Duration {
 	if x != nil {
 		return x.WaitLimit
+	}
+	return nil
+}
+
+func (x *CreateRunRequest) GetTrial() *TrialSpec {
+	if x != nil {
+		return x.Trial
 	}
 	return nil
 }
@@ -1605,7 +1632,9 @@ type JudgeRunRequest struct {
 	// runs/RUN.
 	Name *string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
 	// What cells must reach.
-	Require       *Requirement `protobuf:"varint,2,opt,name=require,enum=broker.v1.Requirement" json:"require,omitempty"`
+	Require *Requirement `protobuf:"varint,2,opt,name=require,enum=broker.v1.Requirement" json:"require,omitempty"`
+	// What each primary cell of two builds must exclude. Absent: nothing.
+	Margin        *Margin `protobuf:"bytes,3,opt,name=margin" json:"margin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1654,16 +1683,80 @@ func (x *JudgeRunRequest) GetRequire() Requirement {
 	return Requirement_REQUIREMENT_UNSPECIFIED
 }
 
+func (x *JudgeRunRequest) GetMargin() *Margin {
+	if x != nil {
+		return x.Margin
+	}
+	return nil
+}
+
+// Margin is a slow-down that is accepted.
+type Margin struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Label of the new build.
+	Arm *string `protobuf:"bytes,1,opt,name=arm" json:"arm,omitempty"`
+	// The largest slow-down of it, a fraction between 0 and 1.
+	Margin        *float64 `protobuf:"fixed64,2,opt,name=margin" json:"margin,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Margin) Reset() {
+	*x = Margin{}
+	mi := &file_broker_v1_run_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Margin) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Margin) ProtoMessage() {}
+
+func (x *Margin) ProtoReflect() protoreflect.Message {
+	mi := &file_broker_v1_run_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Margin.ProtoReflect.Descriptor instead.
+func (*Margin) Descriptor() ([]byte, []int) {
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Margin) GetArm() string {
+	if x != nil && x.Arm != nil {
+		return *x.Arm
+	}
+	return ""
+}
+
+func (x *Margin) GetMargin() float64 {
+	if x != nil && x.Margin != nil {
+		return *x.Margin
+	}
+	return 0
+}
+
 // JudgeRunResponse says that the run passes.
 type JudgeRunResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What each primary cell says of the margin.
+	Margins       []*MarginCell `protobuf:"bytes,1,rep,name=margins" json:"margins,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JudgeRunResponse) Reset() {
 	*x = JudgeRunResponse{}
-	mi := &file_broker_v1_run_proto_msgTypes[21]
+	mi := &file_broker_v1_run_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1675,7 +1768,7 @@ func (x *JudgeRunResponse) String() string {
 func (*JudgeRunResponse) ProtoMessage() {}
 
 func (x *JudgeRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[21]
+	mi := &file_broker_v1_run_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1688,7 +1781,96 @@ func (x *JudgeRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JudgeRunResponse.ProtoReflect.Descriptor instead.
 func (*JudgeRunResponse) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{21}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *JudgeRunResponse) GetMargins() []*MarginCell {
+	if x != nil {
+		return x.Margins
+	}
+	return nil
+}
+
+// MarginCell is one primary cell, seen from the new build.
+type MarginCell struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the cell.
+	Cell *string `protobuf:"bytes,1,opt,name=cell" json:"cell,omitempty"`
+	// Lower limit of the ratio new to old; above 1 the new build is better. Absent: it may not be shown.
+	RatioLo *float64 `protobuf:"fixed64,2,opt,name=ratio_lo,json=ratioLo" json:"ratio_lo,omitempty"`
+	// Upper limit of the ratio. Absent: it may not be shown.
+	RatioHi *float64 `protobuf:"fixed64,3,opt,name=ratio_hi,json=ratioHi" json:"ratio_hi,omitempty"`
+	// The interval excludes a slow-down beyond the margin.
+	Holds *bool `protobuf:"varint,4,opt,name=holds" json:"holds,omitempty"`
+	// Why.
+	Why           *string `protobuf:"bytes,5,opt,name=why" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MarginCell) Reset() {
+	*x = MarginCell{}
+	mi := &file_broker_v1_run_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MarginCell) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MarginCell) ProtoMessage() {}
+
+func (x *MarginCell) ProtoReflect() protoreflect.Message {
+	mi := &file_broker_v1_run_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MarginCell.ProtoReflect.Descriptor instead.
+func (*MarginCell) Descriptor() ([]byte, []int) {
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *MarginCell) GetCell() string {
+	if x != nil && x.Cell != nil {
+		return *x.Cell
+	}
+	return ""
+}
+
+func (x *MarginCell) GetRatioLo() float64 {
+	if x != nil && x.RatioLo != nil {
+		return *x.RatioLo
+	}
+	return 0
+}
+
+func (x *MarginCell) GetRatioHi() float64 {
+	if x != nil && x.RatioHi != nil {
+		return *x.RatioHi
+	}
+	return 0
+}
+
+func (x *MarginCell) GetHolds() bool {
+	if x != nil && x.Holds != nil {
+		return *x.Holds
+	}
+	return false
+}
+
+func (x *MarginCell) GetWhy() string {
+	if x != nil && x.Why != nil {
+		return *x.Why
+	}
+	return ""
 }
 
 // ListCellsRequest asks for cells of a run.
@@ -1704,7 +1886,7 @@ type ListCellsRequest struct {
 
 func (x *ListCellsRequest) Reset() {
 	*x = ListCellsRequest{}
-	mi := &file_broker_v1_run_proto_msgTypes[22]
+	mi := &file_broker_v1_run_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1716,7 +1898,7 @@ func (x *ListCellsRequest) String() string {
 func (*ListCellsRequest) ProtoMessage() {}
 
 func (x *ListCellsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[22]
+	mi := &file_broker_v1_run_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1729,7 +1911,7 @@ func (x *ListCellsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCellsRequest.ProtoReflect.Descriptor instead.
 func (*ListCellsRequest) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{22}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListCellsRequest) GetName() string {
@@ -1757,7 +1939,7 @@ type ListCellsResponse struct {
 
 func (x *ListCellsResponse) Reset() {
 	*x = ListCellsResponse{}
-	mi := &file_broker_v1_run_proto_msgTypes[23]
+	mi := &file_broker_v1_run_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1769,7 +1951,7 @@ func (x *ListCellsResponse) String() string {
 func (*ListCellsResponse) ProtoMessage() {}
 
 func (x *ListCellsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[23]
+	mi := &file_broker_v1_run_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1782,7 +1964,7 @@ func (x *ListCellsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCellsResponse.ProtoReflect.Descriptor instead.
 func (*ListCellsResponse) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{23}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListCellsResponse) GetCells() []*Cell {
@@ -1807,7 +1989,7 @@ type ExplainCellsRequest struct {
 
 func (x *ExplainCellsRequest) Reset() {
 	*x = ExplainCellsRequest{}
-	mi := &file_broker_v1_run_proto_msgTypes[24]
+	mi := &file_broker_v1_run_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1819,7 +2001,7 @@ func (x *ExplainCellsRequest) String() string {
 func (*ExplainCellsRequest) ProtoMessage() {}
 
 func (x *ExplainCellsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[24]
+	mi := &file_broker_v1_run_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1832,7 +2014,7 @@ func (x *ExplainCellsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainCellsRequest.ProtoReflect.Descriptor instead.
 func (*ExplainCellsRequest) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{24}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ExplainCellsRequest) GetName() string {
@@ -1869,7 +2051,7 @@ type ExplainCellsResponse struct {
 
 func (x *ExplainCellsResponse) Reset() {
 	*x = ExplainCellsResponse{}
-	mi := &file_broker_v1_run_proto_msgTypes[25]
+	mi := &file_broker_v1_run_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1881,7 +2063,7 @@ func (x *ExplainCellsResponse) String() string {
 func (*ExplainCellsResponse) ProtoMessage() {}
 
 func (x *ExplainCellsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[25]
+	mi := &file_broker_v1_run_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1894,7 +2076,7 @@ func (x *ExplainCellsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainCellsResponse.ProtoReflect.Descriptor instead.
 func (*ExplainCellsResponse) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{25}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ExplainCellsResponse) GetCells() []*Cell {
@@ -1922,7 +2104,7 @@ type AuditRunRequest struct {
 
 func (x *AuditRunRequest) Reset() {
 	*x = AuditRunRequest{}
-	mi := &file_broker_v1_run_proto_msgTypes[26]
+	mi := &file_broker_v1_run_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1934,7 +2116,7 @@ func (x *AuditRunRequest) String() string {
 func (*AuditRunRequest) ProtoMessage() {}
 
 func (x *AuditRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[26]
+	mi := &file_broker_v1_run_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1947,7 +2129,7 @@ func (x *AuditRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRunRequest.ProtoReflect.Descriptor instead.
 func (*AuditRunRequest) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{26}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AuditRunRequest) GetName() string {
@@ -1978,7 +2160,7 @@ type AuditRunResponse struct {
 
 func (x *AuditRunResponse) Reset() {
 	*x = AuditRunResponse{}
-	mi := &file_broker_v1_run_proto_msgTypes[27]
+	mi := &file_broker_v1_run_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1990,7 +2172,7 @@ func (x *AuditRunResponse) String() string {
 func (*AuditRunResponse) ProtoMessage() {}
 
 func (x *AuditRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[27]
+	mi := &file_broker_v1_run_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2003,7 +2185,7 @@ func (x *AuditRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRunResponse.ProtoReflect.Descriptor instead.
 func (*AuditRunResponse) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{27}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AuditRunResponse) GetRun() string {
@@ -2063,7 +2245,7 @@ type AuditFinding struct {
 
 func (x *AuditFinding) Reset() {
 	*x = AuditFinding{}
-	mi := &file_broker_v1_run_proto_msgTypes[28]
+	mi := &file_broker_v1_run_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2075,7 +2257,7 @@ func (x *AuditFinding) String() string {
 func (*AuditFinding) ProtoMessage() {}
 
 func (x *AuditFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[28]
+	mi := &file_broker_v1_run_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2088,7 +2270,7 @@ func (x *AuditFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditFinding.ProtoReflect.Descriptor instead.
 func (*AuditFinding) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{28}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AuditFinding) GetKind() string {
@@ -2112,11 +2294,486 @@ func (x *AuditFinding) GetDetail() string {
 	return ""
 }
 
+// CompareRunsRequest names two runs.
+type CompareRunsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// runs/RUN, the earlier one.
+	First *string `protobuf:"bytes,1,opt,name=first" json:"first,omitempty"`
+	// runs/RUN, the later one.
+	Second        *string `protobuf:"bytes,2,opt,name=second" json:"second,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompareRunsRequest) Reset() {
+	*x = CompareRunsRequest{}
+	mi := &file_broker_v1_run_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompareRunsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompareRunsRequest) ProtoMessage() {}
+
+func (x *CompareRunsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_broker_v1_run_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompareRunsRequest.ProtoReflect.Descriptor instead.
+func (*CompareRunsRequest) Descriptor() ([]byte, []int) {
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *CompareRunsRequest) GetFirst() string {
+	if x != nil && x.First != nil {
+		return *x.First
+	}
+	return ""
+}
+
+func (x *CompareRunsRequest) GetSecond() string {
+	if x != nil && x.Second != nil {
+		return *x.Second
+	}
+	return ""
+}
+
+// CompareRunsResponse is one run beside another.
+type CompareRunsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// runs/RUN of both.
+	Runs []string `protobuf:"bytes,1,rep,name=runs" json:"runs,omitempty"`
+	// Why they are not comparable as a whole; there are no cells then.
+	Reasons []*CellReason `protobuf:"bytes,2,rep,name=reasons" json:"reasons,omitempty"`
+	// What a reader should know.
+	Notes []string `protobuf:"bytes,3,rep,name=notes" json:"notes,omitempty"`
+	// Primary cells that both have.
+	Cells []*CellComparison `protobuf:"bytes,4,rep,name=cells" json:"cells,omitempty"`
+	// What the command line ends with: runs that are not comparable, or a cell that did not come back. Absent: every cell did,
+	// or it cannot be said.
+	Failure *Failure `protobuf:"bytes,5,opt,name=failure" json:"failure,omitempty"`
+	// The whole comparison as JSON.
+	Json          []byte `protobuf:"bytes,6,opt,name=json" json:"json,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompareRunsResponse) Reset() {
+	*x = CompareRunsResponse{}
+	mi := &file_broker_v1_run_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompareRunsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompareRunsResponse) ProtoMessage() {}
+
+func (x *CompareRunsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_broker_v1_run_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompareRunsResponse.ProtoReflect.Descriptor instead.
+func (*CompareRunsResponse) Descriptor() ([]byte, []int) {
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *CompareRunsResponse) GetRuns() []string {
+	if x != nil {
+		return x.Runs
+	}
+	return nil
+}
+
+func (x *CompareRunsResponse) GetReasons() []*CellReason {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+func (x *CompareRunsResponse) GetNotes() []string {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
+func (x *CompareRunsResponse) GetCells() []*CellComparison {
+	if x != nil {
+		return x.Cells
+	}
+	return nil
+}
+
+func (x *CompareRunsResponse) GetFailure() *Failure {
+	if x != nil {
+		return x.Failure
+	}
+	return nil
+}
+
+func (x *CompareRunsResponse) GetJson() []byte {
+	if x != nil {
+		return x.Json
+	}
+	return nil
+}
+
+// CellComparison is one cell in both runs. It has figures only where both cells may show theirs.
+type CellComparison struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the cell.
+	Cell *string `protobuf:"bytes,1,opt,name=cell" json:"cell,omitempty"`
+	// Unit of its metric.
+	Unit *string `protobuf:"bytes,2,opt,name=unit" json:"unit,omitempty"`
+	// Verdict and reasons in either run.
+	Verdicts []string `protobuf:"bytes,3,rep,name=verdicts" json:"verdicts,omitempty"`
+	// What each arm did. Empty where it may not be shown.
+	Arms []*Shift `protobuf:"bytes,4,rep,name=arms" json:"arms,omitempty"`
+	// What the ratio did: its shift, not its value. Absent where it may not be shown.
+	Ratio *Shift `protobuf:"bytes,5,opt,name=ratio" json:"ratio,omitempty"`
+	// What is said of both runs together.
+	Reasons []*CellReason `protobuf:"bytes,6,rep,name=reasons" json:"reasons,omitempty"`
+	// Labels of arms that moved.
+	Moved         []string `protobuf:"bytes,7,rep,name=moved" json:"moved,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CellComparison) Reset() {
+	*x = CellComparison{}
+	mi := &file_broker_v1_run_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CellComparison) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CellComparison) ProtoMessage() {}
+
+func (x *CellComparison) ProtoReflect() protoreflect.Message {
+	mi := &file_broker_v1_run_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CellComparison.ProtoReflect.Descriptor instead.
+func (*CellComparison) Descriptor() ([]byte, []int) {
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *CellComparison) GetCell() string {
+	if x != nil && x.Cell != nil {
+		return *x.Cell
+	}
+	return ""
+}
+
+func (x *CellComparison) GetUnit() string {
+	if x != nil && x.Unit != nil {
+		return *x.Unit
+	}
+	return ""
+}
+
+func (x *CellComparison) GetVerdicts() []string {
+	if x != nil {
+		return x.Verdicts
+	}
+	return nil
+}
+
+func (x *CellComparison) GetArms() []*Shift {
+	if x != nil {
+		return x.Arms
+	}
+	return nil
+}
+
+func (x *CellComparison) GetRatio() *Shift {
+	if x != nil {
+		return x.Ratio
+	}
+	return nil
+}
+
+func (x *CellComparison) GetReasons() []*CellReason {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+func (x *CellComparison) GetMoved() []string {
+	if x != nil {
+		return x.Moved
+	}
+	return nil
+}
+
+// Shift is what one figure did from the first run to the second.
+type Shift struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Label of the arm, or ratio.
+	Label *string `protobuf:"bytes,1,opt,name=label" json:"label,omitempty"`
+	// Median of the first run. Absent of a ratio.
+	First *float64 `protobuf:"fixed64,2,opt,name=first" json:"first,omitempty"`
+	// Median of the second run. Absent of a ratio.
+	Second *float64 `protobuf:"fixed64,3,opt,name=second" json:"second,omitempty"`
+	// Change in per cent.
+	Percent *float64 `protobuf:"fixed64,4,opt,name=percent" json:"percent,omitempty"`
+	// Spread of the wider run in per cent.
+	WithinPercent *float64 `protobuf:"fixed64,5,opt,name=within_percent,json=withinPercent" json:"within_percent,omitempty"`
+	// The change in spreads.
+	Multiple *float64 `protobuf:"fixed64,6,opt,name=multiple" json:"multiple,omitempty"`
+	// What that means.
+	Verdict       *string `protobuf:"bytes,7,opt,name=verdict" json:"verdict,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Shift) Reset() {
+	*x = Shift{}
+	mi := &file_broker_v1_run_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Shift) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Shift) ProtoMessage() {}
+
+func (x *Shift) ProtoReflect() protoreflect.Message {
+	mi := &file_broker_v1_run_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Shift.ProtoReflect.Descriptor instead.
+func (*Shift) Descriptor() ([]byte, []int) {
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *Shift) GetLabel() string {
+	if x != nil && x.Label != nil {
+		return *x.Label
+	}
+	return ""
+}
+
+func (x *Shift) GetFirst() float64 {
+	if x != nil && x.First != nil {
+		return *x.First
+	}
+	return 0
+}
+
+func (x *Shift) GetSecond() float64 {
+	if x != nil && x.Second != nil {
+		return *x.Second
+	}
+	return 0
+}
+
+func (x *Shift) GetPercent() float64 {
+	if x != nil && x.Percent != nil {
+		return *x.Percent
+	}
+	return 0
+}
+
+func (x *Shift) GetWithinPercent() float64 {
+	if x != nil && x.WithinPercent != nil {
+		return *x.WithinPercent
+	}
+	return 0
+}
+
+func (x *Shift) GetMultiple() float64 {
+	if x != nil && x.Multiple != nil {
+		return *x.Multiple
+	}
+	return 0
+}
+
+func (x *Shift) GetVerdict() string {
+	if x != nil && x.Verdict != nil {
+		return *x.Verdict
+	}
+	return ""
+}
+
+// HoldCellsRequest names cells of a run.
+type HoldCellsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// runs/RUN.
+	Name *string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	// Words that an id must contain, all of them; at least one.
+	Words []string `protobuf:"bytes,2,rep,name=words" json:"words,omitempty"`
+	// Who holds or releases.
+	Who *string `protobuf:"bytes,3,opt,name=who" json:"who,omitempty"`
+	// Why.
+	Why *string `protobuf:"bytes,4,opt,name=why" json:"why,omitempty"`
+	// Lift the hold.
+	Release       *bool `protobuf:"varint,5,opt,name=release" json:"release,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HoldCellsRequest) Reset() {
+	*x = HoldCellsRequest{}
+	mi := &file_broker_v1_run_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HoldCellsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HoldCellsRequest) ProtoMessage() {}
+
+func (x *HoldCellsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_broker_v1_run_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HoldCellsRequest.ProtoReflect.Descriptor instead.
+func (*HoldCellsRequest) Descriptor() ([]byte, []int) {
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *HoldCellsRequest) GetName() string {
+	if x != nil && x.Name != nil {
+		return *x.Name
+	}
+	return ""
+}
+
+func (x *HoldCellsRequest) GetWords() []string {
+	if x != nil {
+		return x.Words
+	}
+	return nil
+}
+
+func (x *HoldCellsRequest) GetWho() string {
+	if x != nil && x.Who != nil {
+		return *x.Who
+	}
+	return ""
+}
+
+func (x *HoldCellsRequest) GetWhy() string {
+	if x != nil && x.Why != nil {
+		return *x.Why
+	}
+	return ""
+}
+
+func (x *HoldCellsRequest) GetRelease() bool {
+	if x != nil && x.Release != nil {
+		return *x.Release
+	}
+	return false
+}
+
+// HoldCellsResponse is the cells as they are judged now.
+type HoldCellsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of the matrix.
+	Cells         []*Cell `protobuf:"bytes,1,rep,name=cells" json:"cells,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HoldCellsResponse) Reset() {
+	*x = HoldCellsResponse{}
+	mi := &file_broker_v1_run_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HoldCellsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HoldCellsResponse) ProtoMessage() {}
+
+func (x *HoldCellsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_broker_v1_run_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HoldCellsResponse.ProtoReflect.Descriptor instead.
+func (*HoldCellsResponse) Descriptor() ([]byte, []int) {
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *HoldCellsResponse) GetCells() []*Cell {
+	if x != nil {
+		return x.Cells
+	}
+	return nil
+}
+
 var File_broker_v1_run_proto protoreflect.FileDescriptor
 
 const file_broker_v1_run_proto_rawDesc = "" +
 	"\n" +
-	"\x13broker/v1/run.proto\x12\tbroker.v1\x1a\x14broker/v1/fact.proto\x1a\x17broker/v1/failure.proto\x1a\x14broker/v1/plan.proto\x1a\x16broker/v1/report.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd8\x04\n" +
+	"\x13broker/v1/run.proto\x12\tbroker.v1\x1a\x14broker/v1/fact.proto\x1a\x17broker/v1/failure.proto\x1a\x14broker/v1/plan.proto\x1a\x16broker/v1/report.proto\x1a\x15broker/v1/trial.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb4\x05\n" +
 	"\x03Run\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12)\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x13.broker.v1.RunStateR\x05state\x12%\n" +
@@ -2140,19 +2797,22 @@ const file_broker_v1_run_proto_rawDesc = "" +
 	"updateTime\x12\x12\n" +
 	"\x04word\x18\x10 \x01(\tR\x04word\x12\x14\n" +
 	"\x05marks\x18\x11 \x03(\tR\x05marks\x12\x1a\n" +
-	"\bexternal\x18\x12 \x01(\bR\bexternal\"V\n" +
+	"\bexternal\x18\x12 \x01(\bR\bexternal\x12*\n" +
+	"\x05trial\x18\x13 \x01(\v2\x14.broker.v1.TrialSpecR\x05trial\x12.\n" +
+	"\x06result\x18\x14 \x01(\v2\x16.broker.v1.TrialResultR\x06result\"V\n" +
 	"\x0ePlanRunRequest\x12&\n" +
 	"\x04spec\x18\x01 \x01(\v2\x12.broker.v1.RunSpecR\x04spec\x12\x1c\n" +
 	"\tcanonical\x18\x02 \x01(\bR\tcanonical\"6\n" +
 	"\x0fPlanRunResponse\x12#\n" +
-	"\x04plan\x18\x01 \x01(\v2\x0f.broker.v1.PlanR\x04plan\"\xaa\x01\n" +
+	"\x04plan\x18\x01 \x01(\v2\x0f.broker.v1.PlanR\x04plan\"\xd6\x01\n" +
 	"\x10CreateRunRequest\x12&\n" +
 	"\x04spec\x18\x01 \x01(\v2\x12.broker.v1.RunSpecR\x04spec\x12\x15\n" +
 	"\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x03 \x01(\tR\trequestId\x128\n" +
 	"\n" +
-	"wait_limit\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\twaitLimit\"5\n" +
+	"wait_limit\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\twaitLimit\x12*\n" +
+	"\x05trial\x18\x05 \x01(\v2\x14.broker.v1.TrialSpecR\x05trial\"5\n" +
 	"\x11CreateRunResponse\x12 \n" +
 	"\x03run\x18\x01 \x01(\v2\x0e.broker.v1.RunR\x03run\"`\n" +
 	"\x10ResumeRunRequest\x12\x12\n" +
@@ -2219,11 +2879,23 @@ const file_broker_v1_run_proto_rawDesc = "" +
 	"\trendering\x18\x03 \x01(\v2\x14.broker.v1.RenderingR\trendering\"S\n" +
 	"\x14RenderReportResponse\x12!\n" +
 	"\fcontent_type\x18\x01 \x01(\tR\vcontentType\x12\x18\n" +
-	"\acontent\x18\x02 \x01(\fR\acontent\"W\n" +
+	"\acontent\x18\x02 \x01(\fR\acontent\"\x82\x01\n" +
 	"\x0fJudgeRunRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
-	"\arequire\x18\x02 \x01(\x0e2\x16.broker.v1.RequirementR\arequire\"\x12\n" +
-	"\x10JudgeRunResponse\"<\n" +
+	"\arequire\x18\x02 \x01(\x0e2\x16.broker.v1.RequirementR\arequire\x12)\n" +
+	"\x06margin\x18\x03 \x01(\v2\x11.broker.v1.MarginR\x06margin\"2\n" +
+	"\x06Margin\x12\x10\n" +
+	"\x03arm\x18\x01 \x01(\tR\x03arm\x12\x16\n" +
+	"\x06margin\x18\x02 \x01(\x01R\x06margin\"C\n" +
+	"\x10JudgeRunResponse\x12/\n" +
+	"\amargins\x18\x01 \x03(\v2\x15.broker.v1.MarginCellR\amargins\"~\n" +
+	"\n" +
+	"MarginCell\x12\x12\n" +
+	"\x04cell\x18\x01 \x01(\tR\x04cell\x12\x19\n" +
+	"\bratio_lo\x18\x02 \x01(\x01R\aratioLo\x12\x19\n" +
+	"\bratio_hi\x18\x03 \x01(\x01R\aratioHi\x12\x14\n" +
+	"\x05holds\x18\x04 \x01(\bR\x05holds\x12\x10\n" +
+	"\x03why\x18\x05 \x01(\tR\x03why\"<\n" +
 	"\x10ListCellsRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05words\x18\x02 \x03(\tR\x05words\":\n" +
@@ -2248,7 +2920,41 @@ const file_broker_v1_run_proto_rawDesc = "" +
 	"\fAuditFinding\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
 	"\x05where\x18\x02 \x01(\tR\x05where\x12\x16\n" +
-	"\x06detail\x18\x03 \x01(\tR\x06detail*\xb1\x02\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail\"B\n" +
+	"\x12CompareRunsRequest\x12\x14\n" +
+	"\x05first\x18\x01 \x01(\tR\x05first\x12\x16\n" +
+	"\x06second\x18\x02 \x01(\tR\x06second\"\xe3\x01\n" +
+	"\x13CompareRunsResponse\x12\x12\n" +
+	"\x04runs\x18\x01 \x03(\tR\x04runs\x12/\n" +
+	"\areasons\x18\x02 \x03(\v2\x15.broker.v1.CellReasonR\areasons\x12\x14\n" +
+	"\x05notes\x18\x03 \x03(\tR\x05notes\x12/\n" +
+	"\x05cells\x18\x04 \x03(\v2\x19.broker.v1.CellComparisonR\x05cells\x12,\n" +
+	"\afailure\x18\x05 \x01(\v2\x12.broker.v1.FailureR\afailure\x12\x12\n" +
+	"\x04json\x18\x06 \x01(\fR\x04json\"\xe9\x01\n" +
+	"\x0eCellComparison\x12\x12\n" +
+	"\x04cell\x18\x01 \x01(\tR\x04cell\x12\x12\n" +
+	"\x04unit\x18\x02 \x01(\tR\x04unit\x12\x1a\n" +
+	"\bverdicts\x18\x03 \x03(\tR\bverdicts\x12$\n" +
+	"\x04arms\x18\x04 \x03(\v2\x10.broker.v1.ShiftR\x04arms\x12&\n" +
+	"\x05ratio\x18\x05 \x01(\v2\x10.broker.v1.ShiftR\x05ratio\x12/\n" +
+	"\areasons\x18\x06 \x03(\v2\x15.broker.v1.CellReasonR\areasons\x12\x14\n" +
+	"\x05moved\x18\a \x03(\tR\x05moved\"\xc2\x01\n" +
+	"\x05Shift\x12\x14\n" +
+	"\x05label\x18\x01 \x01(\tR\x05label\x12\x14\n" +
+	"\x05first\x18\x02 \x01(\x01R\x05first\x12\x16\n" +
+	"\x06second\x18\x03 \x01(\x01R\x06second\x12\x18\n" +
+	"\apercent\x18\x04 \x01(\x01R\apercent\x12%\n" +
+	"\x0ewithin_percent\x18\x05 \x01(\x01R\rwithinPercent\x12\x1a\n" +
+	"\bmultiple\x18\x06 \x01(\x01R\bmultiple\x12\x18\n" +
+	"\averdict\x18\a \x01(\tR\averdict\"z\n" +
+	"\x10HoldCellsRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05words\x18\x02 \x03(\tR\x05words\x12\x10\n" +
+	"\x03who\x18\x03 \x01(\tR\x03who\x12\x10\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\x12\x18\n" +
+	"\arelease\x18\x05 \x01(\bR\arelease\":\n" +
+	"\x11HoldCellsResponse\x12%\n" +
+	"\x05cells\x18\x01 \x03(\v2\x0f.broker.v1.CellR\x05cells*\xb1\x02\n" +
 	"\bRunState\x12\x19\n" +
 	"\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10RUN_STATE_QUEUED\x10\x01\x12\x17\n" +
@@ -2273,7 +2979,7 @@ const file_broker_v1_run_proto_rawDesc = "" +
 	"\vRequirement\x12\x1b\n" +
 	"\x17REQUIREMENT_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17REQUIREMENT_PROVISIONAL\x10\x01\x12\x1b\n" +
-	"\x17REQUIREMENT_ESTABLISHED\x10\x022\xad\a\n" +
+	"\x17REQUIREMENT_ESTABLISHED\x10\x022\xc3\b\n" +
 	"\n" +
 	"RunService\x12@\n" +
 	"\aPlanRun\x12\x19.broker.v1.PlanRunRequest\x1a\x1a.broker.v1.PlanRunResponse\x12F\n" +
@@ -2287,7 +2993,9 @@ const file_broker_v1_run_proto_rawDesc = "" +
 	"\fRenderReport\x12\x1e.broker.v1.RenderReportRequest\x1a\x1f.broker.v1.RenderReportResponse\x12C\n" +
 	"\bJudgeRun\x12\x1a.broker.v1.JudgeRunRequest\x1a\x1b.broker.v1.JudgeRunResponse\x12F\n" +
 	"\tListCells\x12\x1b.broker.v1.ListCellsRequest\x1a\x1c.broker.v1.ListCellsResponse\x12O\n" +
-	"\fExplainCells\x12\x1e.broker.v1.ExplainCellsRequest\x1a\x1f.broker.v1.ExplainCellsResponse\x12C\n" +
+	"\fExplainCells\x12\x1e.broker.v1.ExplainCellsRequest\x1a\x1f.broker.v1.ExplainCellsResponse\x12L\n" +
+	"\vCompareRuns\x12\x1d.broker.v1.CompareRunsRequest\x1a\x1e.broker.v1.CompareRunsResponse\x12F\n" +
+	"\tHoldCells\x12\x1b.broker.v1.HoldCellsRequest\x1a\x1c.broker.v1.HoldCellsResponse\x12C\n" +
 	"\bAuditRun\x12\x1a.broker.v1.AuditRunRequest\x1a\x1b.broker.v1.AuditRunResponseB+Z)enginebroker/proto/gen/broker/v1;brokerv1b\beditionsp\xe8\a"
 
 var (
@@ -2303,7 +3011,7 @@ func file_broker_v1_run_proto_rawDescGZIP() []byte {
 }
 
 var file_broker_v1_run_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_broker_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_broker_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_broker_v1_run_proto_goTypes = []any{
 	(RunState)(0),                 // 0: broker.v1.RunState
 	(ReportFormat)(0),             // 1: broker.v1.ReportFormat
@@ -2329,84 +3037,111 @@ var file_broker_v1_run_proto_goTypes = []any{
 	(*RenderReportRequest)(nil),   // 21: broker.v1.RenderReportRequest
 	(*RenderReportResponse)(nil),  // 22: broker.v1.RenderReportResponse
 	(*JudgeRunRequest)(nil),       // 23: broker.v1.JudgeRunRequest
-	(*JudgeRunResponse)(nil),      // 24: broker.v1.JudgeRunResponse
-	(*ListCellsRequest)(nil),      // 25: broker.v1.ListCellsRequest
-	(*ListCellsResponse)(nil),     // 26: broker.v1.ListCellsResponse
-	(*ExplainCellsRequest)(nil),   // 27: broker.v1.ExplainCellsRequest
-	(*ExplainCellsResponse)(nil),  // 28: broker.v1.ExplainCellsResponse
-	(*AuditRunRequest)(nil),       // 29: broker.v1.AuditRunRequest
-	(*AuditRunResponse)(nil),      // 30: broker.v1.AuditRunResponse
-	(*AuditFinding)(nil),          // 31: broker.v1.AuditFinding
-	(*Failure)(nil),               // 32: broker.v1.Failure
-	(*RunSpec)(nil),               // 33: broker.v1.RunSpec
-	(*timestamppb.Timestamp)(nil), // 34: google.protobuf.Timestamp
-	(*Plan)(nil),                  // 35: broker.v1.Plan
-	(*durationpb.Duration)(nil),   // 36: google.protobuf.Duration
-	(*Report)(nil),                // 37: broker.v1.Report
-	(*Rendering)(nil),             // 38: broker.v1.Rendering
-	(*Cell)(nil),                  // 39: broker.v1.Cell
+	(*Margin)(nil),                // 24: broker.v1.Margin
+	(*JudgeRunResponse)(nil),      // 25: broker.v1.JudgeRunResponse
+	(*MarginCell)(nil),            // 26: broker.v1.MarginCell
+	(*ListCellsRequest)(nil),      // 27: broker.v1.ListCellsRequest
+	(*ListCellsResponse)(nil),     // 28: broker.v1.ListCellsResponse
+	(*ExplainCellsRequest)(nil),   // 29: broker.v1.ExplainCellsRequest
+	(*ExplainCellsResponse)(nil),  // 30: broker.v1.ExplainCellsResponse
+	(*AuditRunRequest)(nil),       // 31: broker.v1.AuditRunRequest
+	(*AuditRunResponse)(nil),      // 32: broker.v1.AuditRunResponse
+	(*AuditFinding)(nil),          // 33: broker.v1.AuditFinding
+	(*CompareRunsRequest)(nil),    // 34: broker.v1.CompareRunsRequest
+	(*CompareRunsResponse)(nil),   // 35: broker.v1.CompareRunsResponse
+	(*CellComparison)(nil),        // 36: broker.v1.CellComparison
+	(*Shift)(nil),                 // 37: broker.v1.Shift
+	(*HoldCellsRequest)(nil),      // 38: broker.v1.HoldCellsRequest
+	(*HoldCellsResponse)(nil),     // 39: broker.v1.HoldCellsResponse
+	(*Failure)(nil),               // 40: broker.v1.Failure
+	(*RunSpec)(nil),               // 41: broker.v1.RunSpec
+	(*timestamppb.Timestamp)(nil), // 42: google.protobuf.Timestamp
+	(*TrialSpec)(nil),             // 43: broker.v1.TrialSpec
+	(*TrialResult)(nil),           // 44: broker.v1.TrialResult
+	(*Plan)(nil),                  // 45: broker.v1.Plan
+	(*durationpb.Duration)(nil),   // 46: google.protobuf.Duration
+	(*Report)(nil),                // 47: broker.v1.Report
+	(*Rendering)(nil),             // 48: broker.v1.Rendering
+	(*Cell)(nil),                  // 49: broker.v1.Cell
+	(*CellReason)(nil),            // 50: broker.v1.CellReason
 }
 var file_broker_v1_run_proto_depIdxs = []int32{
 	0,  // 0: broker.v1.Run.state:type_name -> broker.v1.RunState
-	32, // 1: broker.v1.Run.failure:type_name -> broker.v1.Failure
-	33, // 2: broker.v1.Run.spec:type_name -> broker.v1.RunSpec
-	34, // 3: broker.v1.Run.create_time:type_name -> google.protobuf.Timestamp
-	34, // 4: broker.v1.Run.update_time:type_name -> google.protobuf.Timestamp
-	33, // 5: broker.v1.PlanRunRequest.spec:type_name -> broker.v1.RunSpec
-	35, // 6: broker.v1.PlanRunResponse.plan:type_name -> broker.v1.Plan
-	33, // 7: broker.v1.CreateRunRequest.spec:type_name -> broker.v1.RunSpec
-	36, // 8: broker.v1.CreateRunRequest.wait_limit:type_name -> google.protobuf.Duration
-	3,  // 9: broker.v1.CreateRunResponse.run:type_name -> broker.v1.Run
-	36, // 10: broker.v1.ResumeRunRequest.wait_limit:type_name -> google.protobuf.Duration
-	3,  // 11: broker.v1.ResumeRunResponse.run:type_name -> broker.v1.Run
-	3,  // 12: broker.v1.GetRunResponse.run:type_name -> broker.v1.Run
-	0,  // 13: broker.v1.ListRunsRequest.states:type_name -> broker.v1.RunState
-	3,  // 14: broker.v1.ListRunsResponse.runs:type_name -> broker.v1.Run
-	34, // 15: broker.v1.WatchRunResponse.time:type_name -> google.protobuf.Timestamp
-	0,  // 16: broker.v1.WatchRunResponse.state:type_name -> broker.v1.RunState
-	32, // 17: broker.v1.WatchRunResponse.failure:type_name -> broker.v1.Failure
-	35, // 18: broker.v1.WatchRunResponse.plan:type_name -> broker.v1.Plan
-	16, // 19: broker.v1.WatchRunResponse.step:type_name -> broker.v1.Step
-	3,  // 20: broker.v1.CancelRunResponse.run:type_name -> broker.v1.Run
-	37, // 21: broker.v1.GetReportResponse.report:type_name -> broker.v1.Report
-	1,  // 22: broker.v1.RenderReportRequest.format:type_name -> broker.v1.ReportFormat
-	38, // 23: broker.v1.RenderReportRequest.rendering:type_name -> broker.v1.Rendering
-	2,  // 24: broker.v1.JudgeRunRequest.require:type_name -> broker.v1.Requirement
-	39, // 25: broker.v1.ListCellsResponse.cells:type_name -> broker.v1.Cell
-	38, // 26: broker.v1.ExplainCellsRequest.rendering:type_name -> broker.v1.Rendering
-	39, // 27: broker.v1.ExplainCellsResponse.cells:type_name -> broker.v1.Cell
-	31, // 28: broker.v1.AuditRunResponse.findings:type_name -> broker.v1.AuditFinding
-	4,  // 29: broker.v1.RunService.PlanRun:input_type -> broker.v1.PlanRunRequest
-	6,  // 30: broker.v1.RunService.CreateRun:input_type -> broker.v1.CreateRunRequest
-	8,  // 31: broker.v1.RunService.ResumeRun:input_type -> broker.v1.ResumeRunRequest
-	10, // 32: broker.v1.RunService.GetRun:input_type -> broker.v1.GetRunRequest
-	12, // 33: broker.v1.RunService.ListRuns:input_type -> broker.v1.ListRunsRequest
-	14, // 34: broker.v1.RunService.WatchRun:input_type -> broker.v1.WatchRunRequest
-	17, // 35: broker.v1.RunService.CancelRun:input_type -> broker.v1.CancelRunRequest
-	19, // 36: broker.v1.RunService.GetReport:input_type -> broker.v1.GetReportRequest
-	21, // 37: broker.v1.RunService.RenderReport:input_type -> broker.v1.RenderReportRequest
-	23, // 38: broker.v1.RunService.JudgeRun:input_type -> broker.v1.JudgeRunRequest
-	25, // 39: broker.v1.RunService.ListCells:input_type -> broker.v1.ListCellsRequest
-	27, // 40: broker.v1.RunService.ExplainCells:input_type -> broker.v1.ExplainCellsRequest
-	29, // 41: broker.v1.RunService.AuditRun:input_type -> broker.v1.AuditRunRequest
-	5,  // 42: broker.v1.RunService.PlanRun:output_type -> broker.v1.PlanRunResponse
-	7,  // 43: broker.v1.RunService.CreateRun:output_type -> broker.v1.CreateRunResponse
-	9,  // 44: broker.v1.RunService.ResumeRun:output_type -> broker.v1.ResumeRunResponse
-	11, // 45: broker.v1.RunService.GetRun:output_type -> broker.v1.GetRunResponse
-	13, // 46: broker.v1.RunService.ListRuns:output_type -> broker.v1.ListRunsResponse
-	15, // 47: broker.v1.RunService.WatchRun:output_type -> broker.v1.WatchRunResponse
-	18, // 48: broker.v1.RunService.CancelRun:output_type -> broker.v1.CancelRunResponse
-	20, // 49: broker.v1.RunService.GetReport:output_type -> broker.v1.GetReportResponse
-	22, // 50: broker.v1.RunService.RenderReport:output_type -> broker.v1.RenderReportResponse
-	24, // 51: broker.v1.RunService.JudgeRun:output_type -> broker.v1.JudgeRunResponse
-	26, // 52: broker.v1.RunService.ListCells:output_type -> broker.v1.ListCellsResponse
-	28, // 53: broker.v1.RunService.ExplainCells:output_type -> broker.v1.ExplainCellsResponse
-	30, // 54: broker.v1.RunService.AuditRun:output_type -> broker.v1.AuditRunResponse
-	42, // [42:55] is the sub-list for method output_type
-	29, // [29:42] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	40, // 1: broker.v1.Run.failure:type_name -> broker.v1.Failure
+	41, // 2: broker.v1.Run.spec:type_name -> broker.v1.RunSpec
+	42, // 3: broker.v1.Run.create_time:type_name -> google.protobuf.Timestamp
+	42, // 4: broker.v1.Run.update_time:type_name -> google.protobuf.Timestamp
+	43, // 5: broker.v1.Run.trial:type_name -> broker.v1.TrialSpec
+	44, // 6: broker.v1.Run.result:type_name -> broker.v1.TrialResult
+	41, // 7: broker.v1.PlanRunRequest.spec:type_name -> broker.v1.RunSpec
+	45, // 8: broker.v1.PlanRunResponse.plan:type_name -> broker.v1.Plan
+	41, // 9: broker.v1.CreateRunRequest.spec:type_name -> broker.v1.RunSpec
+	46, // 10: broker.v1.CreateRunRequest.wait_limit:type_name -> google.protobuf.Duration
+	43, // 11: broker.v1.CreateRunRequest.trial:type_name -> broker.v1.TrialSpec
+	3,  // 12: broker.v1.CreateRunResponse.run:type_name -> broker.v1.Run
+	46, // 13: broker.v1.ResumeRunRequest.wait_limit:type_name -> google.protobuf.Duration
+	3,  // 14: broker.v1.ResumeRunResponse.run:type_name -> broker.v1.Run
+	3,  // 15: broker.v1.GetRunResponse.run:type_name -> broker.v1.Run
+	0,  // 16: broker.v1.ListRunsRequest.states:type_name -> broker.v1.RunState
+	3,  // 17: broker.v1.ListRunsResponse.runs:type_name -> broker.v1.Run
+	42, // 18: broker.v1.WatchRunResponse.time:type_name -> google.protobuf.Timestamp
+	0,  // 19: broker.v1.WatchRunResponse.state:type_name -> broker.v1.RunState
+	40, // 20: broker.v1.WatchRunResponse.failure:type_name -> broker.v1.Failure
+	45, // 21: broker.v1.WatchRunResponse.plan:type_name -> broker.v1.Plan
+	16, // 22: broker.v1.WatchRunResponse.step:type_name -> broker.v1.Step
+	3,  // 23: broker.v1.CancelRunResponse.run:type_name -> broker.v1.Run
+	47, // 24: broker.v1.GetReportResponse.report:type_name -> broker.v1.Report
+	1,  // 25: broker.v1.RenderReportRequest.format:type_name -> broker.v1.ReportFormat
+	48, // 26: broker.v1.RenderReportRequest.rendering:type_name -> broker.v1.Rendering
+	2,  // 27: broker.v1.JudgeRunRequest.require:type_name -> broker.v1.Requirement
+	24, // 28: broker.v1.JudgeRunRequest.margin:type_name -> broker.v1.Margin
+	26, // 29: broker.v1.JudgeRunResponse.margins:type_name -> broker.v1.MarginCell
+	49, // 30: broker.v1.ListCellsResponse.cells:type_name -> broker.v1.Cell
+	48, // 31: broker.v1.ExplainCellsRequest.rendering:type_name -> broker.v1.Rendering
+	49, // 32: broker.v1.ExplainCellsResponse.cells:type_name -> broker.v1.Cell
+	33, // 33: broker.v1.AuditRunResponse.findings:type_name -> broker.v1.AuditFinding
+	50, // 34: broker.v1.CompareRunsResponse.reasons:type_name -> broker.v1.CellReason
+	36, // 35: broker.v1.CompareRunsResponse.cells:type_name -> broker.v1.CellComparison
+	40, // 36: broker.v1.CompareRunsResponse.failure:type_name -> broker.v1.Failure
+	37, // 37: broker.v1.CellComparison.arms:type_name -> broker.v1.Shift
+	37, // 38: broker.v1.CellComparison.ratio:type_name -> broker.v1.Shift
+	50, // 39: broker.v1.CellComparison.reasons:type_name -> broker.v1.CellReason
+	49, // 40: broker.v1.HoldCellsResponse.cells:type_name -> broker.v1.Cell
+	4,  // 41: broker.v1.RunService.PlanRun:input_type -> broker.v1.PlanRunRequest
+	6,  // 42: broker.v1.RunService.CreateRun:input_type -> broker.v1.CreateRunRequest
+	8,  // 43: broker.v1.RunService.ResumeRun:input_type -> broker.v1.ResumeRunRequest
+	10, // 44: broker.v1.RunService.GetRun:input_type -> broker.v1.GetRunRequest
+	12, // 45: broker.v1.RunService.ListRuns:input_type -> broker.v1.ListRunsRequest
+	14, // 46: broker.v1.RunService.WatchRun:input_type -> broker.v1.WatchRunRequest
+	17, // 47: broker.v1.RunService.CancelRun:input_type -> broker.v1.CancelRunRequest
+	19, // 48: broker.v1.RunService.GetReport:input_type -> broker.v1.GetReportRequest
+	21, // 49: broker.v1.RunService.RenderReport:input_type -> broker.v1.RenderReportRequest
+	23, // 50: broker.v1.RunService.JudgeRun:input_type -> broker.v1.JudgeRunRequest
+	27, // 51: broker.v1.RunService.ListCells:input_type -> broker.v1.ListCellsRequest
+	29, // 52: broker.v1.RunService.ExplainCells:input_type -> broker.v1.ExplainCellsRequest
+	34, // 53: broker.v1.RunService.CompareRuns:input_type -> broker.v1.CompareRunsRequest
+	38, // 54: broker.v1.RunService.HoldCells:input_type -> broker.v1.HoldCellsRequest
+	31, // 55: broker.v1.RunService.AuditRun:input_type -> broker.v1.AuditRunRequest
+	5,  // 56: broker.v1.RunService.PlanRun:output_type -> broker.v1.PlanRunResponse
+	7,  // 57: broker.v1.RunService.CreateRun:output_type -> broker.v1.CreateRunResponse
+	9,  // 58: broker.v1.RunService.ResumeRun:output_type -> broker.v1.ResumeRunResponse
+	11, // 59: broker.v1.RunService.GetRun:output_type -> broker.v1.GetRunResponse
+	13, // 60: broker.v1.RunService.ListRuns:output_type -> broker.v1.ListRunsResponse
+	15, // 61: broker.v1.RunService.WatchRun:output_type -> broker.v1.WatchRunResponse
+	18, // 62: broker.v1.RunService.CancelRun:output_type -> broker.v1.CancelRunResponse
+	20, // 63: broker.v1.RunService.GetReport:output_type -> broker.v1.GetReportResponse
+	22, // 64: broker.v1.RunService.RenderReport:output_type -> broker.v1.RenderReportResponse
+	25, // 65: broker.v1.RunService.JudgeRun:output_type -> broker.v1.JudgeRunResponse
+	28, // 66: broker.v1.RunService.ListCells:output_type -> broker.v1.ListCellsResponse
+	30, // 67: broker.v1.RunService.ExplainCells:output_type -> broker.v1.ExplainCellsResponse
+	35, // 68: broker.v1.RunService.CompareRuns:output_type -> broker.v1.CompareRunsResponse
+	39, // 69: broker.v1.RunService.HoldCells:output_type -> broker.v1.HoldCellsResponse
+	32, // 70: broker.v1.RunService.AuditRun:output_type -> broker.v1.AuditRunResponse
+	56, // [56:71] is the sub-list for method output_type
+	41, // [41:56] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_broker_v1_run_proto_init() }
@@ -2418,13 +3153,14 @@ func file_broker_v1_run_proto_init() {
 	file_broker_v1_failure_proto_init()
 	file_broker_v1_plan_proto_init()
 	file_broker_v1_report_proto_init()
+	file_broker_v1_trial_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_broker_v1_run_proto_rawDesc), len(file_broker_v1_run_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   29,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -38,6 +38,8 @@ const (
 	RunService_JudgeRun_FullMethodName     = "/broker.v1.RunService/JudgeRun"
 	RunService_ListCells_FullMethodName    = "/broker.v1.RunService/ListCells"
 	RunService_ExplainCells_FullMethodName = "/broker.v1.RunService/ExplainCells"
+	RunService_CompareRuns_FullMethodName  = "/broker.v1.RunService/CompareRuns"
+	RunService_HoldCells_FullMethodName    = "/broker.v1.RunService/HoldCells"
 	RunService_AuditRun_FullMethodName     = "/broker.v1.RunService/AuditRun"
 )
 
@@ -50,7 +52,8 @@ const (
 type RunServiceClient interface {
 	// PlanRun negotiates and schedules without starting anything.
 	PlanRun(ctx context.Context, in *PlanRunRequest, opts ...grpc.CallOption) (*PlanRunResponse, error)
-	// CreateRun puts a run into the queue. The same request_id with the same content returns the same run again.
+	// CreateRun puts a run into the queue: a matrix, an A/A, a reload experiment, two builds; or a trial, which starts engines,
+	// asks and stops them. The same request_id with the same content returns the same run again.
 	CreateRun(ctx context.Context, in *CreateRunRequest, opts ...grpc.CallOption) (*CreateRunResponse, error)
 	// ResumeRun puts a run that stopped into the queue again, to go on at its first incomplete superblock.
 	ResumeRun(ctx context.Context, in *ResumeRunRequest, opts ...grpc.CallOption) (*ResumeRunResponse, error)
@@ -74,6 +77,10 @@ type RunServiceClient interface {
 	ListCells(ctx context.Context, in *ListCellsRequest, opts ...grpc.CallOption) (*ListCellsResponse, error)
 	// ExplainCells says in words why cells have their verdict, from which evidence, and what would change it.
 	ExplainCells(ctx context.Context, in *ExplainCellsRequest, opts ...grpc.CallOption) (*ExplainCellsResponse, error)
+	// CompareRuns sets one run beside another of the same method. Runs that are not comparable are an answer, not an error.
+	CompareRuns(ctx context.Context, in *CompareRunsRequest, opts ...grpc.CallOption) (*CompareRunsResponse, error)
+	// HoldCells holds cells back by hand, or releases them; who and why go on the record of the run. Nothing is deleted.
+	HoldCells(ctx context.Context, in *HoldCellsRequest, opts ...grpc.CallOption) (*HoldCellsResponse, error)
 	// AuditRun derives every number and verdict again from the evidence. Findings are an answer, not an error.
 	AuditRun(ctx context.Context, in *AuditRunRequest, opts ...grpc.CallOption) (*AuditRunResponse, error)
 }
@@ -215,6 +222,26 @@ func (c *runServiceClient) ExplainCells(ctx context.Context, in *ExplainCellsReq
 	return out, nil
 }
 
+func (c *runServiceClient) CompareRuns(ctx context.Context, in *CompareRunsRequest, opts ...grpc.CallOption) (*CompareRunsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CompareRunsResponse)
+	err := c.cc.Invoke(ctx, RunService_CompareRuns_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *runServiceClient) HoldCells(ctx context.Context, in *HoldCellsRequest, opts ...grpc.CallOption) (*HoldCellsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(HoldCellsResponse)
+	err := c.cc.Invoke(ctx, RunService_HoldCells_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *runServiceClient) AuditRun(ctx context.Context, in *AuditRunRequest, opts ...grpc.CallOption) (*AuditRunResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(AuditRunResponse)
@@ -234,7 +261,8 @@ func (c *runServiceClient) AuditRun(ctx context.Context, in *AuditRunRequest, op
 type RunServiceServer interface {
 	// PlanRun negotiates and schedules without starting anything.
 	PlanRun(context.Context, *PlanRunRequest) (*PlanRunResponse, error)
-	// CreateRun puts a run into the queue. The same request_id with the same content returns the same run again.
+	// CreateRun puts a run into the queue: a matrix, an A/A, a reload experiment, two builds; or a trial, which starts engines,
+	// asks and stops them. The same request_id with the same content returns the same run again.
 	CreateRun(context.Context, *CreateRunRequest) (*CreateRunResponse, error)
 	// ResumeRun puts a run that stopped into the queue again, to go on at its first incomplete superblock.
 	ResumeRun(context.Context, *ResumeRunRequest) (*ResumeRunResponse, error)
@@ -258,6 +286,10 @@ type RunServiceServer interface {
 	ListCells(context.Context, *ListCellsRequest) (*ListCellsResponse, error)
 	// ExplainCells says in words why cells have their verdict, from which evidence, and what would change it.
 	ExplainCells(context.Context, *ExplainCellsRequest) (*ExplainCellsResponse, error)
+	// CompareRuns sets one run beside another of the same method. Runs that are not comparable are an answer, not an error.
+	CompareRuns(context.Context, *CompareRunsRequest) (*CompareRunsResponse, error)
+	// HoldCells holds cells back by hand, or releases them; who and why go on the record of the run. Nothing is deleted.
+	HoldCells(context.Context, *HoldCellsRequest) (*HoldCellsResponse, error)
 	// AuditRun derives every number and verdict again from the evidence. Findings are an answer, not an error.
 	AuditRun(context.Context, *AuditRunRequest) (*AuditRunResponse, error)
 	mustEmbedUnimplementedRunServiceServer()
@@ -305,6 +337,12 @@ func (UnimplementedRunServiceServer) ListCells(context.Context, *ListCellsReques
 }
 func (UnimplementedRunServiceServer) ExplainCells(context.Context, *ExplainCellsRequest) (*ExplainCellsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ExplainCells not implemented")
+}
+func (UnimplementedRunServiceServer) CompareRuns(context.Context, *CompareRunsRequest) (*CompareRunsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CompareRuns not implemented")
+}
+func (UnimplementedRunServiceServer) HoldCells(context.Context, *HoldCellsRequest) (*HoldCellsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method HoldCells not implemented")
 }
 func (UnimplementedRunServiceServer) AuditRun(context.Context, *AuditRunRequest) (*AuditRunResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AuditRun not implemented")
@@ -539,6 +577,42 @@ func _RunService_ExplainCells_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _RunService_CompareRuns_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CompareRunsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RunServiceServer).CompareRuns(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RunService_CompareRuns_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RunServiceServer).CompareRuns(ctx, req.(*CompareRunsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RunService_HoldCells_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(HoldCellsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RunServiceServer).HoldCells(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RunService_HoldCells_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RunServiceServer).HoldCells(ctx, req.(*HoldCellsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _RunService_AuditRun_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(AuditRunRequest)
 	if err := dec(in); err != nil {
@@ -607,6 +681,14 @@ var RunService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ExplainCells",
 			Handler:    _RunService_ExplainCells_Handler,
+		},
+		{
+			MethodName: "CompareRuns",
+			Handler:    _RunService_CompareRuns_Handler,
+		},
+		{
+			MethodName: "HoldCells",
+			Handler:    _RunService_HoldCells_Handler,
 		},
 		{
 			MethodName: "AuditRun",
