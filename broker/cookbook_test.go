@@ -96,7 +96,7 @@ func daemonShell(t *testing.T, tool string) func(string) string {
 		t.Fatal(err)
 	}
 	config := filepath.Join(dir, "broker.yaml")
-	if err := os.WriteFile(config, fmt.Appendf(shipped, "\nplugins: [%q]\n", plugins), 0o644); err != nil {
+	if err := os.WriteFile(config, fmt.Appendf(shipped, "\nplugins: [%q]\npins: %q\n", plugins, filepath.Join(dir, "pins")), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(dir, "broker.sock")
