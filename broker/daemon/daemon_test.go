@@ -34,6 +34,7 @@ type fake struct {
 	runs    map[string]string // name → state of its ledger
 	resumed []string
 	tried   []service.Trial
+	asked   []service.Request
 	busy    bool // another broker holds the box
 	seeds   []uint64
 }
@@ -111,6 +112,7 @@ func (f *fake) Prepare(_ context.Context, q service.Request, on func(service.Eve
 func (f *fake) Matrix(ctx context.Context, q service.Request, on func(service.Event)) (service.Outcome, error) {
 	f.mu.Lock()
 	f.seeds = append(f.seeds, q.Seed.Or(0))
+	f.asked = append(f.asked, q)
 	f.mu.Unlock()
 	return f.perform(ctx, q.Run, on)
 }

@@ -178,3 +178,31 @@ func TestMarginThatCannotBeJudged(t *testing.T) {
 		}
 	}
 }
+
+// An experiment that waited for its turn over the end of its daemon is still the experiment that was asked for.
+func TestExperimentOutlivesItsDaemon(t *testing.T) {
+	f := newFake(t)
+	began, let := make(chan string, 2), make(chan struct{})
+	f.run = hold(began, let)
+	s := serve(t, f, true)
+	s.create(t, "r1")
+	<-began
+	ab := spec()
+	ab.Experiment = &brokerv1.RunSpec_Ab{Ab: &brokerv1.AbSpec{NewBuild: new("engines/a"), OldBuild: new("engines/b"), Margin: new(0.02)}}
+	if _, err := s.runs.CreateRun(t.Context(), &brokerv1.CreateRunRequest{Spec: ab, RunId: new("ab1")}); err != nil {
+		t.Fatal(err)
+	}
+	s.stop()
+	close(let)
+	s = serve(t, f, true)
+	if got := states(s.events(t, "ab1", "")); got[len(got)-1] != "COMPLETE" {
+		t.Errorf("states %v", got)
+	}
+	if x := f.asked[len(f.asked)-1]; x.AB == nil || x.AB.New != "a" || x.AB.Old != "b" || x.AB.Margin != 0.02 {
+		t.Errorf("measured as %+v", x)
+	}
+	g, err := s.runs.GetRun(t.Context(), &brokerv1.GetRunRequest{Name: new("runs/ab1")})
+	if err != nil || !proto.Equal(g.GetRun().GetSpec(), ab) {
+		t.Errorf("%v, %v", g, err)
+	}
+}

@@ -33,7 +33,7 @@ func ToReport(r matrix.Report) (*brokerv1.Report, error) {
 	}
 	plan.CanonicalJson = nil // its hash is in the report
 	out := &brokerv1.Report{Run: text(RunPrefix + r.Run), Plan: plan, PlanSha256: text(r.PlanSHA256), State: text(r.State), Next: text(r.Next), Simulated: flag(r.Simulated),
-		Legs: each(r.Legs, toLeg), Box: each(r.Box, toFact), AbsentGates: texts(r.Absent),
+		Legs: each(r.Legs, toLeg), Reloads: each(r.Reloads, toReload), Box: each(r.Box, toFact), AbsentGates: texts(r.Absent),
 		Grids: each(r.Grids, func(g matrix.GridInfo) *brokerv1.Grid {
 			return &brokerv1.Grid{Index: count(g.Index), BootId: text(g.BootID), Seed: text(g.Seed), Done: new(g.Done)}
 		})}
@@ -79,6 +79,12 @@ func ToCell(c matrix.Cell) (*brokerv1.Cell, error) {
 		out.History = append(out.History, past)
 	}
 	return out, nil
+}
+
+func toReload(r matrix.Reload) *brokerv1.Reload {
+	return &brokerv1.Reload{Run: text(RunPrefix + r.Run), Arm: text(r.Arm), Point: text(r.Point), Metric: text(r.Metric), Unit: text(r.Unit), Verdict: text(r.Verdict), Reason: text(r.Reason), Values: r.Values,
+		Loads: texts(r.Loads), Void: texts(r.Void), Modes: r.Modes, Sizes: each(r.Sizes, func(n int) int64 { return int64(n) }), Spread: numberOf(r.Spread), Median: numberOf(r.Median), TrendP: numberOf(r.TrendP),
+		MissedUpTo: numberOf(r.MissedTo), Text: text(r.Text), Next: text(r.Next)}
 }
 
 func toCellReason(r matrix.CellReason) *brokerv1.CellReason {

@@ -17,9 +17,10 @@ import (
 
 // Numbers of loads of a reload experiment (protocol §5).
 const (
-	MinReloads     = 6  // below it nothing is decided
-	DefaultReloads = 8  //
-	BindingReloads = 12 // where the answer is to support ESTABLISHED, or 6–8 loads did not decide
+	MinReloads     = 6    // below it nothing is decided
+	DefaultReloads = 8    //
+	BindingReloads = 12   // where the answer is to support ESTABLISHED, or 6–8 loads did not decide
+	MaxReloads     = 1000 // a plan is written whole before it is run
 )
 
 // Reload is an experiment of cold loads of one instance at one point.
@@ -40,6 +41,9 @@ func reloadRequest(q Request) (Request, error) {
 	}
 	if n < MinReloads {
 		return q, fail(CauseUsage, "", "%d loads decide nothing: at least %d", n, MinReloads)
+	}
+	if n > MaxReloads {
+		return q, fail(CauseUsage, "", "%d loads: at most %d", n, MaxReloads)
 	}
 	if len(q.Points) > 1 {
 		return q, fail(CauseUsage, "", "a reload experiment measures one point, not %s", strings.Join(q.Points, ", "))

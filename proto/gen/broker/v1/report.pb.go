@@ -182,7 +182,9 @@ type Report struct {
 	// Gates that the box or its profile could not evaluate.
 	AbsentGates []string `protobuf:"bytes,10,rep,name=absent_gates,json=absentGates" json:"absent_gates,omitempty"`
 	// Grids of the run.
-	Grids         []*Grid `protobuf:"bytes,11,rep,name=grids" json:"grids,omitempty"`
+	Grids []*Grid `protobuf:"bytes,11,rep,name=grids" json:"grids,omitempty"`
+	// What a reload experiment says of its arms, or those on record say of the arms of this run.
+	Reloads       []*Reload `protobuf:"bytes,12,rep,name=reloads" json:"reloads,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -294,6 +296,212 @@ func (x *Report) GetGrids() []*Grid {
 	return nil
 }
 
+func (x *Report) GetReloads() []*Reload {
+	if x != nil {
+		return x.Reloads
+	}
+	return nil
+}
+
+// Reload is what cold loads of one arm say of its speed.
+type Reload struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// runs/RUN with the evidence.
+	Run *string `protobuf:"bytes,1,opt,name=run" json:"run,omitempty"`
+	// Label of the arm.
+	Arm *string `protobuf:"bytes,2,opt,name=arm" json:"arm,omitempty"`
+	// Id of the point.
+	Point *string `protobuf:"bytes,3,opt,name=point" json:"point,omitempty"`
+	// Name of the metric.
+	Metric *string `protobuf:"bytes,4,opt,name=metric" json:"metric,omitempty"`
+	// Its unit.
+	Unit *string `protobuf:"bytes,5,opt,name=unit" json:"unit,omitempty"`
+	// SINGLE_MODE, MULTI_MODE or UNDECIDED.
+	Verdict *string `protobuf:"bytes,6,opt,name=verdict" json:"verdict,omitempty"`
+	// Why.
+	Reason *string `protobuf:"bytes,7,opt,name=reason" json:"reason,omitempty"`
+	// One value a load, in their order.
+	Values []float64 `protobuf:"fixed64,8,rep,packed,name=values" json:"values,omitempty"`
+	// Loads of the values.
+	Loads []string `protobuf:"bytes,9,rep,name=loads" json:"loads,omitempty"`
+	// Loads without a value, and why.
+	Void []string `protobuf:"bytes,10,rep,name=void" json:"void,omitempty"`
+	// Geometric mean of each state.
+	Modes []float64 `protobuf:"fixed64,11,rep,packed,name=modes" json:"modes,omitempty"`
+	// Loads of each state.
+	Sizes []int64 `protobuf:"varint,12,rep,packed,name=sizes" json:"sizes,omitempty"`
+	// Largest over smallest load. Absent: not known.
+	Spread *float64 `protobuf:"fixed64,13,opt,name=spread" json:"spread,omitempty"`
+	// Median of the values. Absent: not known.
+	Median *float64 `protobuf:"fixed64,14,opt,name=median" json:"median,omitempty"`
+	// Two-sided probability of the trend. Absent where values tie.
+	TrendP *float64 `protobuf:"fixed64,15,opt,name=trend_p,json=trendP" json:"trend_p,omitempty"`
+	// Frequency of a second state that could have been missed. Absent: not known.
+	MissedUpTo *float64 `protobuf:"fixed64,16,opt,name=missed_up_to,json=missedUpTo" json:"missed_up_to,omitempty"`
+	// In words.
+	Text *string `protobuf:"bytes,17,opt,name=text" json:"text,omitempty"`
+	// What would decide it.
+	Next          *string `protobuf:"bytes,18,opt,name=next" json:"next,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reload) Reset() {
+	*x = Reload{}
+	mi := &file_broker_v1_report_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reload) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reload) ProtoMessage() {}
+
+func (x *Reload) ProtoReflect() protoreflect.Message {
+	mi := &file_broker_v1_report_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reload.ProtoReflect.Descriptor instead.
+func (*Reload) Descriptor() ([]byte, []int) {
+	return file_broker_v1_report_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Reload) GetRun() string {
+	if x != nil && x.Run != nil {
+		return *x.Run
+	}
+	return ""
+}
+
+func (x *Reload) GetArm() string {
+	if x != nil && x.Arm != nil {
+		return *x.Arm
+	}
+	return ""
+}
+
+func (x *Reload) GetPoint() string {
+	if x != nil && x.Point != nil {
+		return *x.Point
+	}
+	return ""
+}
+
+func (x *Reload) GetMetric() string {
+	if x != nil && x.Metric != nil {
+		return *x.Metric
+	}
+	return ""
+}
+
+func (x *Reload) GetUnit() string {
+	if x != nil && x.Unit != nil {
+		return *x.Unit
+	}
+	return ""
+}
+
+func (x *Reload) GetVerdict() string {
+	if x != nil && x.Verdict != nil {
+		return *x.Verdict
+	}
+	return ""
+}
+
+func (x *Reload) GetReason() string {
+	if x != nil && x.Reason != nil {
+		return *x.Reason
+	}
+	return ""
+}
+
+func (x *Reload) GetValues() []float64 {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+func (x *Reload) GetLoads() []string {
+	if x != nil {
+		return x.Loads
+	}
+	return nil
+}
+
+func (x *Reload) GetVoid() []string {
+	if x != nil {
+		return x.Void
+	}
+	return nil
+}
+
+func (x *Reload) GetModes() []float64 {
+	if x != nil {
+		return x.Modes
+	}
+	return nil
+}
+
+func (x *Reload) GetSizes() []int64 {
+	if x != nil {
+		return x.Sizes
+	}
+	return nil
+}
+
+func (x *Reload) GetSpread() float64 {
+	if x != nil && x.Spread != nil {
+		return *x.Spread
+	}
+	return 0
+}
+
+func (x *Reload) GetMedian() float64 {
+	if x != nil && x.Median != nil {
+		return *x.Median
+	}
+	return 0
+}
+
+func (x *Reload) GetTrendP() float64 {
+	if x != nil && x.TrendP != nil {
+		return *x.TrendP
+	}
+	return 0
+}
+
+func (x *Reload) GetMissedUpTo() float64 {
+	if x != nil && x.MissedUpTo != nil {
+		return *x.MissedUpTo
+	}
+	return 0
+}
+
+func (x *Reload) GetText() string {
+	if x != nil && x.Text != nil {
+		return *x.Text
+	}
+	return ""
+}
+
+func (x *Reload) GetNext() string {
+	if x != nil && x.Next != nil {
+		return *x.Next
+	}
+	return ""
+}
+
 // Cell is a pair, a point and a metric with their verdict.
 type Cell struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -329,7 +537,7 @@ type Cell struct {
 
 func (x *Cell) Reset() {
 	*x = Cell{}
-	mi := &file_broker_v1_report_proto_msgTypes[1]
+	mi := &file_broker_v1_report_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -341,7 +549,7 @@ func (x *Cell) String() string {
 func (*Cell) ProtoMessage() {}
 
 func (x *Cell) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_report_proto_msgTypes[1]
+	mi := &file_broker_v1_report_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -354,7 +562,7 @@ func (x *Cell) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cell.ProtoReflect.Descriptor instead.
 func (*Cell) Descriptor() ([]byte, []int) {
-	return file_broker_v1_report_proto_rawDescGZIP(), []int{1}
+	return file_broker_v1_report_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Cell) GetId() string {
@@ -473,7 +681,7 @@ type Metric struct {
 
 func (x *Metric) Reset() {
 	*x = Metric{}
-	mi := &file_broker_v1_report_proto_msgTypes[2]
+	mi := &file_broker_v1_report_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -485,7 +693,7 @@ func (x *Metric) String() string {
 func (*Metric) ProtoMessage() {}
 
 func (x *Metric) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_report_proto_msgTypes[2]
+	mi := &file_broker_v1_report_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -498,7 +706,7 @@ func (x *Metric) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metric.ProtoReflect.Descriptor instead.
 func (*Metric) Descriptor() ([]byte, []int) {
-	return file_broker_v1_report_proto_rawDescGZIP(), []int{2}
+	return file_broker_v1_report_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Metric) GetName() string {
@@ -574,7 +782,7 @@ type CellReason struct {
 
 func (x *CellReason) Reset() {
 	*x = CellReason{}
-	mi := &file_broker_v1_report_proto_msgTypes[3]
+	mi := &file_broker_v1_report_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -586,7 +794,7 @@ func (x *CellReason) String() string {
 func (*CellReason) ProtoMessage() {}
 
 func (x *CellReason) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_report_proto_msgTypes[3]
+	mi := &file_broker_v1_report_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -599,7 +807,7 @@ func (x *CellReason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CellReason.ProtoReflect.Descriptor instead.
 func (*CellReason) Descriptor() ([]byte, []int) {
-	return file_broker_v1_report_proto_rawDescGZIP(), []int{3}
+	return file_broker_v1_report_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CellReason) GetCode() string {
@@ -661,7 +869,7 @@ type Numbers struct {
 
 func (x *Numbers) Reset() {
 	*x = Numbers{}
-	mi := &file_broker_v1_report_proto_msgTypes[4]
+	mi := &file_broker_v1_report_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -673,7 +881,7 @@ func (x *Numbers) String() string {
 func (*Numbers) ProtoMessage() {}
 
 func (x *Numbers) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_report_proto_msgTypes[4]
+	mi := &file_broker_v1_report_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -686,7 +894,7 @@ func (x *Numbers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Numbers.ProtoReflect.Descriptor instead.
 func (*Numbers) Descriptor() ([]byte, []int) {
-	return file_broker_v1_report_proto_rawDescGZIP(), []int{4}
+	return file_broker_v1_report_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Numbers) GetInterval() *Interval {
@@ -777,7 +985,7 @@ type GridArms struct {
 
 func (x *GridArms) Reset() {
 	*x = GridArms{}
-	mi := &file_broker_v1_report_proto_msgTypes[5]
+	mi := &file_broker_v1_report_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -789,7 +997,7 @@ func (x *GridArms) String() string {
 func (*GridArms) ProtoMessage() {}
 
 func (x *GridArms) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_report_proto_msgTypes[5]
+	mi := &file_broker_v1_report_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -802,7 +1010,7 @@ func (x *GridArms) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GridArms.ProtoReflect.Descriptor instead.
 func (*GridArms) Descriptor() ([]byte, []int) {
-	return file_broker_v1_report_proto_rawDescGZIP(), []int{5}
+	return file_broker_v1_report_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GridArms) GetArms() []*ArmSummary {
@@ -829,7 +1037,7 @@ type ArmSummary struct {
 
 func (x *ArmSummary) Reset() {
 	*x = ArmSummary{}
-	mi := &file_broker_v1_report_proto_msgTypes[6]
+	mi := &file_broker_v1_report_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -841,7 +1049,7 @@ func (x *ArmSummary) String() string {
 func (*ArmSummary) ProtoMessage() {}
 
 func (x *ArmSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_report_proto_msgTypes[6]
+	mi := &file_broker_v1_report_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -854,7 +1062,7 @@ func (x *ArmSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArmSummary.ProtoReflect.Descriptor instead.
 func (*ArmSummary) Descriptor() ([]byte, []int) {
-	return file_broker_v1_report_proto_rawDescGZIP(), []int{6}
+	return file_broker_v1_report_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ArmSummary) GetLabel() string {
@@ -920,7 +1128,7 @@ type Interval struct {
 
 func (x *Interval) Reset() {
 	*x = Interval{}
-	mi := &file_broker_v1_report_proto_msgTypes[7]
+	mi := &file_broker_v1_report_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -932,7 +1140,7 @@ func (x *Interval) String() string {
 func (*Interval) ProtoMessage() {}
 
 func (x *Interval) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_report_proto_msgTypes[7]
+	mi := &file_broker_v1_report_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -945,7 +1153,7 @@ func (x *Interval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interval.ProtoReflect.Descriptor instead.
 func (*Interval) Descriptor() ([]byte, []int) {
-	return file_broker_v1_report_proto_rawDescGZIP(), []int{7}
+	return file_broker_v1_report_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Interval) GetTheta() float64 {
@@ -1056,7 +1264,7 @@ type PastCell struct {
 
 func (x *PastCell) Reset() {
 	*x = PastCell{}
-	mi := &file_broker_v1_report_proto_msgTypes[8]
+	mi := &file_broker_v1_report_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1068,7 +1276,7 @@ func (x *PastCell) String() string {
 func (*PastCell) ProtoMessage() {}
 
 func (x *PastCell) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_report_proto_msgTypes[8]
+	mi := &file_broker_v1_report_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1081,7 +1289,7 @@ func (x *PastCell) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PastCell.ProtoReflect.Descriptor instead.
 func (*PastCell) Descriptor() ([]byte, []int) {
-	return file_broker_v1_report_proto_rawDescGZIP(), []int{8}
+	return file_broker_v1_report_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PastCell) GetRun() string {
@@ -1151,7 +1359,7 @@ type Leg struct {
 
 func (x *Leg) Reset() {
 	*x = Leg{}
-	mi := &file_broker_v1_report_proto_msgTypes[9]
+	mi := &file_broker_v1_report_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1163,7 +1371,7 @@ func (x *Leg) String() string {
 func (*Leg) ProtoMessage() {}
 
 func (x *Leg) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_report_proto_msgTypes[9]
+	mi := &file_broker_v1_report_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1176,7 +1384,7 @@ func (x *Leg) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leg.ProtoReflect.Descriptor instead.
 func (*Leg) Descriptor() ([]byte, []int) {
-	return file_broker_v1_report_proto_rawDescGZIP(), []int{9}
+	return file_broker_v1_report_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Leg) GetLoadId() string {
@@ -1301,7 +1509,7 @@ type Grid struct {
 
 func (x *Grid) Reset() {
 	*x = Grid{}
-	mi := &file_broker_v1_report_proto_msgTypes[10]
+	mi := &file_broker_v1_report_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1313,7 +1521,7 @@ func (x *Grid) String() string {
 func (*Grid) ProtoMessage() {}
 
 func (x *Grid) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_report_proto_msgTypes[10]
+	mi := &file_broker_v1_report_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1326,7 +1534,7 @@ func (x *Grid) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grid.ProtoReflect.Descriptor instead.
 func (*Grid) Descriptor() ([]byte, []int) {
-	return file_broker_v1_report_proto_rawDescGZIP(), []int{10}
+	return file_broker_v1_report_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Grid) GetIndex() int64 {
@@ -1361,7 +1569,7 @@ var File_broker_v1_report_proto protoreflect.FileDescriptor
 
 const file_broker_v1_report_proto_rawDesc = "" +
 	"\n" +
-	"\x16broker/v1/report.proto\x12\tbroker.v1\x1a\x14broker/v1/fact.proto\x1a\x14broker/v1/plan.proto\"\xe0\x02\n" +
+	"\x16broker/v1/report.proto\x12\tbroker.v1\x1a\x14broker/v1/fact.proto\x1a\x14broker/v1/plan.proto\"\x8d\x03\n" +
 	"\x06Report\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12#\n" +
 	"\x04plan\x18\x02 \x01(\v2\x0f.broker.v1.PlanR\x04plan\x12\x1f\n" +
@@ -1375,7 +1583,29 @@ const file_broker_v1_report_proto_rawDesc = "" +
 	"\x03box\x18\t \x03(\v2\x0f.broker.v1.FactR\x03box\x12!\n" +
 	"\fabsent_gates\x18\n" +
 	" \x03(\tR\vabsentGates\x12%\n" +
-	"\x05grids\x18\v \x03(\v2\x0f.broker.v1.GridR\x05grids\"\xda\x03\n" +
+	"\x05grids\x18\v \x03(\v2\x0f.broker.v1.GridR\x05grids\x12+\n" +
+	"\areloads\x18\f \x03(\v2\x11.broker.v1.ReloadR\areloads\"\xa1\x03\n" +
+	"\x06Reload\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x10\n" +
+	"\x03arm\x18\x02 \x01(\tR\x03arm\x12\x14\n" +
+	"\x05point\x18\x03 \x01(\tR\x05point\x12\x16\n" +
+	"\x06metric\x18\x04 \x01(\tR\x06metric\x12\x12\n" +
+	"\x04unit\x18\x05 \x01(\tR\x04unit\x12\x18\n" +
+	"\averdict\x18\x06 \x01(\tR\averdict\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12\x16\n" +
+	"\x06values\x18\b \x03(\x01R\x06values\x12\x14\n" +
+	"\x05loads\x18\t \x03(\tR\x05loads\x12\x12\n" +
+	"\x04void\x18\n" +
+	" \x03(\tR\x04void\x12\x14\n" +
+	"\x05modes\x18\v \x03(\x01R\x05modes\x12\x14\n" +
+	"\x05sizes\x18\f \x03(\x03R\x05sizes\x12\x16\n" +
+	"\x06spread\x18\r \x01(\x01R\x06spread\x12\x16\n" +
+	"\x06median\x18\x0e \x01(\x01R\x06median\x12\x17\n" +
+	"\atrend_p\x18\x0f \x01(\x01R\x06trendP\x12 \n" +
+	"\fmissed_up_to\x18\x10 \x01(\x01R\n" +
+	"missedUpTo\x12\x12\n" +
+	"\x04text\x18\x11 \x01(\tR\x04text\x12\x12\n" +
+	"\x04next\x18\x12 \x01(\tR\x04next\"\xda\x03\n" +
 	"\x04Cell\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12#\n" +
 	"\x04pair\x18\x02 \x01(\v2\x0f.broker.v1.PairR\x04pair\x12\x14\n" +
@@ -1509,53 +1739,55 @@ func file_broker_v1_report_proto_rawDescGZIP() []byte {
 }
 
 var file_broker_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_broker_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_broker_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_broker_v1_report_proto_goTypes = []any{
 	(Verdict)(0),       // 0: broker.v1.Verdict
 	(Direction)(0),     // 1: broker.v1.Direction
 	(*Report)(nil),     // 2: broker.v1.Report
-	(*Cell)(nil),       // 3: broker.v1.Cell
-	(*Metric)(nil),     // 4: broker.v1.Metric
-	(*CellReason)(nil), // 5: broker.v1.CellReason
-	(*Numbers)(nil),    // 6: broker.v1.Numbers
-	(*GridArms)(nil),   // 7: broker.v1.GridArms
-	(*ArmSummary)(nil), // 8: broker.v1.ArmSummary
-	(*Interval)(nil),   // 9: broker.v1.Interval
-	(*PastCell)(nil),   // 10: broker.v1.PastCell
-	(*Leg)(nil),        // 11: broker.v1.Leg
-	(*Grid)(nil),       // 12: broker.v1.Grid
-	nil,                // 13: broker.v1.Leg.DetailsEntry
-	nil,                // 14: broker.v1.Leg.ValuesEntry
-	(*Plan)(nil),       // 15: broker.v1.Plan
-	(*Fact)(nil),       // 16: broker.v1.Fact
-	(*Pair)(nil),       // 17: broker.v1.Pair
+	(*Reload)(nil),     // 3: broker.v1.Reload
+	(*Cell)(nil),       // 4: broker.v1.Cell
+	(*Metric)(nil),     // 5: broker.v1.Metric
+	(*CellReason)(nil), // 6: broker.v1.CellReason
+	(*Numbers)(nil),    // 7: broker.v1.Numbers
+	(*GridArms)(nil),   // 8: broker.v1.GridArms
+	(*ArmSummary)(nil), // 9: broker.v1.ArmSummary
+	(*Interval)(nil),   // 10: broker.v1.Interval
+	(*PastCell)(nil),   // 11: broker.v1.PastCell
+	(*Leg)(nil),        // 12: broker.v1.Leg
+	(*Grid)(nil),       // 13: broker.v1.Grid
+	nil,                // 14: broker.v1.Leg.DetailsEntry
+	nil,                // 15: broker.v1.Leg.ValuesEntry
+	(*Plan)(nil),       // 16: broker.v1.Plan
+	(*Fact)(nil),       // 17: broker.v1.Fact
+	(*Pair)(nil),       // 18: broker.v1.Pair
 }
 var file_broker_v1_report_proto_depIdxs = []int32{
-	15, // 0: broker.v1.Report.plan:type_name -> broker.v1.Plan
-	3,  // 1: broker.v1.Report.cells:type_name -> broker.v1.Cell
-	11, // 2: broker.v1.Report.legs:type_name -> broker.v1.Leg
-	16, // 3: broker.v1.Report.box:type_name -> broker.v1.Fact
-	12, // 4: broker.v1.Report.grids:type_name -> broker.v1.Grid
-	17, // 5: broker.v1.Cell.pair:type_name -> broker.v1.Pair
-	4,  // 6: broker.v1.Cell.metric:type_name -> broker.v1.Metric
-	0,  // 7: broker.v1.Cell.verdict:type_name -> broker.v1.Verdict
-	5,  // 8: broker.v1.Cell.reasons:type_name -> broker.v1.CellReason
-	1,  // 9: broker.v1.Cell.direction:type_name -> broker.v1.Direction
-	6,  // 10: broker.v1.Cell.numbers:type_name -> broker.v1.Numbers
-	10, // 11: broker.v1.Cell.history:type_name -> broker.v1.PastCell
-	9,  // 12: broker.v1.Numbers.interval:type_name -> broker.v1.Interval
-	8,  // 13: broker.v1.Numbers.arms:type_name -> broker.v1.ArmSummary
-	7,  // 14: broker.v1.Numbers.grids:type_name -> broker.v1.GridArms
-	1,  // 15: broker.v1.Numbers.detected:type_name -> broker.v1.Direction
-	8,  // 16: broker.v1.GridArms.arms:type_name -> broker.v1.ArmSummary
-	0,  // 17: broker.v1.PastCell.verdict:type_name -> broker.v1.Verdict
-	13, // 18: broker.v1.Leg.details:type_name -> broker.v1.Leg.DetailsEntry
-	14, // 19: broker.v1.Leg.values:type_name -> broker.v1.Leg.ValuesEntry
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	16, // 0: broker.v1.Report.plan:type_name -> broker.v1.Plan
+	4,  // 1: broker.v1.Report.cells:type_name -> broker.v1.Cell
+	12, // 2: broker.v1.Report.legs:type_name -> broker.v1.Leg
+	17, // 3: broker.v1.Report.box:type_name -> broker.v1.Fact
+	13, // 4: broker.v1.Report.grids:type_name -> broker.v1.Grid
+	3,  // 5: broker.v1.Report.reloads:type_name -> broker.v1.Reload
+	18, // 6: broker.v1.Cell.pair:type_name -> broker.v1.Pair
+	5,  // 7: broker.v1.Cell.metric:type_name -> broker.v1.Metric
+	0,  // 8: broker.v1.Cell.verdict:type_name -> broker.v1.Verdict
+	6,  // 9: broker.v1.Cell.reasons:type_name -> broker.v1.CellReason
+	1,  // 10: broker.v1.Cell.direction:type_name -> broker.v1.Direction
+	7,  // 11: broker.v1.Cell.numbers:type_name -> broker.v1.Numbers
+	11, // 12: broker.v1.Cell.history:type_name -> broker.v1.PastCell
+	10, // 13: broker.v1.Numbers.interval:type_name -> broker.v1.Interval
+	9,  // 14: broker.v1.Numbers.arms:type_name -> broker.v1.ArmSummary
+	8,  // 15: broker.v1.Numbers.grids:type_name -> broker.v1.GridArms
+	1,  // 16: broker.v1.Numbers.detected:type_name -> broker.v1.Direction
+	9,  // 17: broker.v1.GridArms.arms:type_name -> broker.v1.ArmSummary
+	0,  // 18: broker.v1.PastCell.verdict:type_name -> broker.v1.Verdict
+	14, // 19: broker.v1.Leg.details:type_name -> broker.v1.Leg.DetailsEntry
+	15, // 20: broker.v1.Leg.values:type_name -> broker.v1.Leg.ValuesEntry
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_broker_v1_report_proto_init() }
@@ -1571,7 +1803,7 @@ func file_broker_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_broker_v1_report_proto_rawDesc), len(file_broker_v1_report_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
