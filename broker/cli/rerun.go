@@ -30,11 +30,11 @@ A run whose grid was measured before the last boot cannot be completed; measure 
 			if err != nil {
 				return err
 			}
-			s, err := a.service()
+			b, err := a.backend()
 			if err != nil {
 				return err
 			}
-			out, err := s.Rerun(c.Context(), args[0], args[1:], by, a.progress())
+			out, err := b.Rerun(c.Context(), args[0], args[1:], by, a.progress())
 			return a.finish(out, err, format, level)
 		},
 		ValidArgsFunction: a.completeRuns,

@@ -16,6 +16,7 @@ type backend interface {
 	Prepare(ctx context.Context, q service.Request, on func(service.Event)) (service.Planned, error)
 	Matrix(ctx context.Context, q service.Request, on func(service.Event)) (service.Outcome, error)
 	Resume(ctx context.Context, name string, on func(service.Event)) (service.Outcome, error)
+	Rerun(ctx context.Context, name string, words []string, by service.RerunBy, on func(service.Event)) (service.Outcome, error)
 	Report(ctx context.Context, name string) (matrix.Report, error)
 	ExplainCells(ctx context.Context, w io.Writer, run string, words []string, look service.Look) error
 	Runs(ctx context.Context) ([]service.RunInfo, error)

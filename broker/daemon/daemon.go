@@ -46,6 +46,7 @@ type Broker interface {
 	Prepare(ctx context.Context, q service.Request, on func(service.Event)) (service.Planned, error)
 	Matrix(ctx context.Context, q service.Request, on func(service.Event)) (service.Outcome, error)
 	Resume(ctx context.Context, name string, on func(service.Event)) (service.Outcome, error)
+	Rerun(ctx context.Context, name string, words []string, by service.RerunBy, on func(service.Event)) (service.Outcome, error)
 	Try(ctx context.Context, t service.Trial, on func(service.Event)) (service.TrialResult, error)
 	Runs(ctx context.Context) ([]service.RunInfo, error)
 	Report(ctx context.Context, name string) (matrix.Report, error)

@@ -33,6 +33,7 @@ type fake struct {
 	mu      sync.Mutex
 	runs    map[string]string // name → state of its ledger
 	resumed []string
+	rerun   []string
 	tried   []service.Trial
 	asked   []service.Request
 	busy    bool // another broker holds the box
@@ -124,6 +125,12 @@ func (f *fake) Resume(ctx context.Context, name string, on func(service.Event)) 
 	if state == service.StateComplete {
 		return service.Outcome{}, &service.Error{Cause: service.CauseUsage, Err: errors.New("the run is complete")}
 	}
+	return f.perform(ctx, name, on)
+}
+func (f *fake) Rerun(ctx context.Context, name string, words []string, by service.RerunBy, on func(service.Event)) (service.Outcome, error) {
+	f.mu.Lock()
+	f.rerun = append(f.rerun, fmt.Sprint(name, words, by))
+	f.mu.Unlock()
 	return f.perform(ctx, name, on)
 }
 func (f *fake) perform(ctx context.Context, name string, on func(service.Event)) (service.Outcome, error) {

@@ -180,7 +180,16 @@ func (c *Client) Matrix(ctx context.Context, _ service.Request, on func(service.
 
 // Resume goes on with a run that stopped, to its end.
 func (c *Client) Resume(ctx context.Context, name string, on func(service.Event)) (service.Outcome, error) {
-	r, err := c.runs.ResumeRun(ctx, &brokerv1.ResumeRunRequest{Name: new(service.RunPrefix + name)})
+	return c.again(ctx, name, nil, on)
+}
+
+// Rerun runs superblocks of a complete run again, to their end.
+func (c *Client) Rerun(ctx context.Context, name string, words []string, by service.RerunBy, on func(service.Event)) (service.Outcome, error) {
+	return c.again(ctx, name, &brokerv1.Rerun{Words: words, Who: &by.Who, Why: &by.Why}, on)
+}
+
+func (c *Client) again(ctx context.Context, name string, rerun *brokerv1.Rerun, on func(service.Event)) (service.Outcome, error) {
+	r, err := c.runs.ResumeRun(ctx, &brokerv1.ResumeRunRequest{Name: new(service.RunPrefix + name), Rerun: rerun})
 	if err != nil {
 		return service.Outcome{}, service.FromStatus(err)
 	}

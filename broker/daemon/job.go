@@ -24,6 +24,7 @@ type job struct {
 	Trial     *service.Trial        `json:"trial,omitempty"`   // in the place of Request
 	Result    json.RawMessage       `json:"result,omitempty"`  // of a trial that is complete
 	Resume    bool                  `json:"resume,omitempty"`  // the next turn goes on with evidence that is there
+	Rerun     *rerun                `json:"rerun,omitempty"`   // or runs some of it again
 	Before    string                `json:"before,omitempty"`  // where the run stood, to go back to where it cannot go on
 	Drained   bool                  `json:"drained,omitempty"` // stopped because its daemon was
 	State     string                `json:"state"`             // name of the RunState
@@ -40,6 +41,18 @@ type job struct {
 	loads  int  // done, of a run in flight
 	log    *events
 	cancel func() // of a run in flight; safe to call again
+}
+
+// rerun is what an operator wants run again of a complete run.
+type rerun struct {
+	Words []string        `json:"words,omitempty"`
+	By    service.RerunBy `json:"by"`
+}
+
+// reruns reports that the re-run is still to begin. One that an earlier daemon began has changed the run's state, and is gone
+// on with like any run.
+func (j *job) reruns() bool {
+	return j.Rerun != nil && (!j.found || j.Before == brokerv1.RunState_RUN_STATE_COMPLETE.String())
 }
 
 func (j *job) state() brokerv1.RunState { return brokerv1.RunState(brokerv1.RunState_value[j.State]) }

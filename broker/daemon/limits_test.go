@@ -319,7 +319,7 @@ func TestCancelBeforeTheTurn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := q.create(service.Request{Model: "m", Run: "r1"}, "", "", 0); err != nil {
+	if _, err := q.create(&job{Request: &service.Request{Model: "m"}}, "r1", 0); err != nil {
 		t.Fatal(err)
 	}
 	j := q.next(t.Context())

@@ -137,8 +137,8 @@ func (q *queue) create(j *job, asked string, wait time.Duration) (*brokerv1.Run,
 	return q.run(j, nil), nil
 }
 
-// resume takes a run that stopped in again; info is its entry in the listing.
-func (q *queue) resume(info service.RunInfo, wait time.Duration) (*brokerv1.ResumeRunResponse, error) {
+// resume takes a run in again, to go on with it or to run some of it again; info is its entry in the listing.
+func (q *queue) resume(info service.RunInfo, again *rerun, wait time.Duration) (*brokerv1.ResumeRunResponse, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	j := q.jobs[info.Name]
@@ -151,7 +151,7 @@ func (q *queue) resume(info service.RunInfo, wait time.Duration) (*brokerv1.Resu
 	if j == nil {
 		j = &job{Name: info.Name, Created: q.now().UTC(), Profile: info.Profile, Box: info.Box, Simulated: info.Simulated, Planned: info.Planned}
 	}
-	j.Resume, j.found, j.Before = true, false, before(info).String()
+	j.Resume, j.Rerun, j.found, j.Before = true, again, false, before(info).String()
 	if err := q.admit(j, wait); err != nil {
 		return nil, err
 	}

@@ -135,7 +135,23 @@ func (s *runServer) ResumeRun(ctx context.Context, r *brokerv1.ResumeRunRequest)
 	if err != nil {
 		return nil, err
 	}
-	return s.q.resume(*info, wait)
+	again, err := rerunOf(r.GetRerun())
+	if err != nil {
+		return nil, err
+	}
+	return s.q.resume(*info, again, wait)
+}
+
+func rerunOf(m *brokerv1.Rerun) (*rerun, error) {
+	if m == nil {
+		return nil, nil
+	}
+	for _, x := range [][2]string{{"rerun.who", m.GetWho()}, {"rerun.why", m.GetWhy()}} {
+		if x[1] == "" {
+			return nil, service.Bad(x[0], "a re-run says who wants it and why")
+		}
+	}
+	return &rerun{m.GetWords(), service.RerunBy{Who: m.GetWho(), Why: m.GetWhy()}}, nil
 }
 
 func (s *runServer) GetRun(ctx context.Context, r *brokerv1.GetRunRequest) (*brokerv1.GetRunResponse, error) {

@@ -206,3 +206,33 @@ func TestExperimentOutlivesItsDaemon(t *testing.T) {
 		t.Errorf("%v, %v", g, err)
 	}
 }
+
+// A re-run goes the way of a resumed run and says who wants it. One that its daemon's end cut off is gone on with like any
+// run, or begun again where nothing of it is on record.
+func TestRerun(t *testing.T) {
+	f := newFake(t)
+	f.set("r1", service.StateComplete)
+	began, let := make(chan string, 2), make(chan struct{})
+	f.run = hold(began, let)
+	s := serve(t, f, true)
+	for field, m := range map[string]*brokerv1.Rerun{"rerun.who": {Why: new("y")}, "rerun.why": {Who: new("ana")}} {
+		_, err := s.runs.ResumeRun(t.Context(), &brokerv1.ResumeRunRequest{Name: new("runs/r1"), Rerun: m})
+		if reason(err) != "InvalidArgument USAGE" || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	if _, err := s.runs.ResumeRun(t.Context(), &brokerv1.ResumeRunRequest{Name: new("runs/r1"), Rerun: &brokerv1.Rerun{Words: []string{"c8"}, Who: new("ana"), Why: new("the fan")}}); err != nil {
+		t.Fatal(err)
+	}
+	<-began
+	s.stop()
+	close(let)
+	s = serve(t, f, true)
+	if got := states(s.events(t, "r1", "")); got[len(got)-1] != "COMPLETE" || fmt.Sprint(f.rerun, f.resumed) != "[r1[c8] {ana the fan}] [r1]" {
+		t.Errorf("states %v, reruns %q, resumed %v", got, f.rerun, f.resumed)
+	}
+	j := &job{Rerun: &rerun{}, found: true, Before: brokerv1.RunState_RUN_STATE_COMPLETE.String()}
+	if !j.reruns() {
+		t.Error("a re-run without a record is taken for one that was begun")
+	}
+}

@@ -98,7 +98,7 @@ func (q *queue) turn(parent context.Context, j *job) {
 			return
 		}
 	}
-	if j.found && state == brokerv1.RunState_RUN_STATE_COMPLETE {
+	if j.found && !j.reruns() && state == brokerv1.RunState_RUN_STATE_COMPLETE {
 		err = nil // nobody asked to go on with a run that had come to its end
 	}
 	q.listed = nil
@@ -113,6 +113,9 @@ func (q *queue) perform(ctx context.Context, j *job) (out service.Outcome, err e
 		case j.Trial != nil:
 			q.running(j)
 			err = q.try(ctx, j, on)
+		case j.reruns():
+			q.running(j)
+			out, err = q.b.Rerun(ctx, j.Name, j.Rerun.Words, j.Rerun.By, on)
 		case j.Resume:
 			q.running(j)
 			out, err = q.b.Resume(ctx, j.Name, on)

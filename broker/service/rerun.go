@@ -18,7 +18,10 @@ import (
 )
 
 // RerunBy is who has superblocks run again, and why.
-type RerunBy struct{ Who, Why string }
+type RerunBy struct {
+	Who string `json:"who"`
+	Why string `json:"why"`
+}
 
 // Rerun runs again the superblocks in which an engine failed, for every cell of a run whose name contains all words and that
 // this withholds (protocol §4.4). The cells are released if the engine passes; what failed stays on record, with who had it

@@ -690,7 +690,9 @@ type ResumeRunRequest struct {
 	// runs/RUN.
 	Name *string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
 	// How long it may wait for the box. Absent: as long as it takes.
-	WaitLimit     *durationpb.Duration `protobuf:"bytes,2,opt,name=wait_limit,json=waitLimit" json:"wait_limit,omitempty"`
+	WaitLimit *durationpb.Duration `protobuf:"bytes,2,opt,name=wait_limit,json=waitLimit" json:"wait_limit,omitempty"`
+	// Run superblocks of a complete run again instead. Absent: go on with a run that stopped.
+	Rerun         *Rerun `protobuf:"bytes,3,opt,name=rerun" json:"rerun,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -739,6 +741,78 @@ func (x *ResumeRunRequest) GetWaitLimit() *durationpb.Duration {
 	return nil
 }
 
+func (x *ResumeRunRequest) GetRerun() *Rerun {
+	if x != nil {
+		return x.Rerun
+	}
+	return nil
+}
+
+// Rerun runs again the superblocks in which an engine failed, to release the cells that this withholds. It needs the boot of
+// the grid.
+type Rerun struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Words that the name of a cell must contain, all of them. Empty: every cell.
+	Words []string `protobuf:"bytes,1,rep,name=words" json:"words,omitempty"`
+	// Who wants it run again.
+	Who *string `protobuf:"bytes,2,opt,name=who" json:"who,omitempty"`
+	// Why.
+	Why           *string `protobuf:"bytes,3,opt,name=why" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rerun) Reset() {
+	*x = Rerun{}
+	mi := &file_broker_v1_run_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rerun) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rerun) ProtoMessage() {}
+
+func (x *Rerun) ProtoReflect() protoreflect.Message {
+	mi := &file_broker_v1_run_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rerun.ProtoReflect.Descriptor instead.
+func (*Rerun) Descriptor() ([]byte, []int) {
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Rerun) GetWords() []string {
+	if x != nil {
+		return x.Words
+	}
+	return nil
+}
+
+func (x *Rerun) GetWho() string {
+	if x != nil && x.Who != nil {
+		return *x.Who
+	}
+	return ""
+}
+
+func (x *Rerun) GetWhy() string {
+	if x != nil && x.Why != nil {
+		return *x.Why
+	}
+	return ""
+}
+
 // ResumeRunResponse is the queued run.
 type ResumeRunResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -752,7 +826,7 @@ type ResumeRunResponse struct {
 
 func (x *ResumeRunResponse) Reset() {
 	*x = ResumeRunResponse{}
-	mi := &file_broker_v1_run_proto_msgTypes[6]
+	mi := &file_broker_v1_run_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -764,7 +838,7 @@ func (x *ResumeRunResponse) String() string {
 func (*ResumeRunResponse) ProtoMessage() {}
 
 func (x *ResumeRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[6]
+	mi := &file_broker_v1_run_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -777,7 +851,7 @@ func (x *ResumeRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRunResponse.ProtoReflect.Descriptor instead.
 func (*ResumeRunResponse) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{6}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ResumeRunResponse) GetRun() *Run {
@@ -805,7 +879,7 @@ type GetRunRequest struct {
 
 func (x *GetRunRequest) Reset() {
 	*x = GetRunRequest{}
-	mi := &file_broker_v1_run_proto_msgTypes[7]
+	mi := &file_broker_v1_run_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -817,7 +891,7 @@ func (x *GetRunRequest) String() string {
 func (*GetRunRequest) ProtoMessage() {}
 
 func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[7]
+	mi := &file_broker_v1_run_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -830,7 +904,7 @@ func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunRequest.ProtoReflect.Descriptor instead.
 func (*GetRunRequest) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{7}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetRunRequest) GetName() string {
@@ -851,7 +925,7 @@ type GetRunResponse struct {
 
 func (x *GetRunResponse) Reset() {
 	*x = GetRunResponse{}
-	mi := &file_broker_v1_run_proto_msgTypes[8]
+	mi := &file_broker_v1_run_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -863,7 +937,7 @@ func (x *GetRunResponse) String() string {
 func (*GetRunResponse) ProtoMessage() {}
 
 func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[8]
+	mi := &file_broker_v1_run_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -876,7 +950,7 @@ func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunResponse.ProtoReflect.Descriptor instead.
 func (*GetRunResponse) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{8}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetRunResponse) GetRun() *Run {
@@ -903,7 +977,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_broker_v1_run_proto_msgTypes[9]
+	mi := &file_broker_v1_run_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -915,7 +989,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[9]
+	mi := &file_broker_v1_run_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -928,7 +1002,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{9}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListRunsRequest) GetPageSize() int64 {
@@ -972,7 +1046,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_broker_v1_run_proto_msgTypes[10]
+	mi := &file_broker_v1_run_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -984,7 +1058,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[10]
+	mi := &file_broker_v1_run_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -997,7 +1071,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{10}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -1029,7 +1103,7 @@ type WatchRunRequest struct {
 
 func (x *WatchRunRequest) Reset() {
 	*x = WatchRunRequest{}
-	mi := &file_broker_v1_run_proto_msgTypes[11]
+	mi := &file_broker_v1_run_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1041,7 +1115,7 @@ func (x *WatchRunRequest) String() string {
 func (*WatchRunRequest) ProtoMessage() {}
 
 func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[11]
+	mi := &file_broker_v1_run_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1054,7 +1128,7 @@ func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunRequest.ProtoReflect.Descriptor instead.
 func (*WatchRunRequest) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{11}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WatchRunRequest) GetName() string {
@@ -1103,7 +1177,7 @@ type WatchRunResponse struct {
 
 func (x *WatchRunResponse) Reset() {
 	*x = WatchRunResponse{}
-	mi := &file_broker_v1_run_proto_msgTypes[12]
+	mi := &file_broker_v1_run_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1115,7 +1189,7 @@ func (x *WatchRunResponse) String() string {
 func (*WatchRunResponse) ProtoMessage() {}
 
 func (x *WatchRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[12]
+	mi := &file_broker_v1_run_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1128,7 +1202,7 @@ func (x *WatchRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunResponse.ProtoReflect.Descriptor instead.
 func (*WatchRunResponse) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{12}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WatchRunResponse) GetSequence() int64 {
@@ -1218,7 +1292,7 @@ type Step struct {
 
 func (x *Step) Reset() {
 	*x = Step{}
-	mi := &file_broker_v1_run_proto_msgTypes[13]
+	mi := &file_broker_v1_run_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1230,7 +1304,7 @@ func (x *Step) String() string {
 func (*Step) ProtoMessage() {}
 
 func (x *Step) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[13]
+	mi := &file_broker_v1_run_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1243,7 +1317,7 @@ func (x *Step) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Step.ProtoReflect.Descriptor instead.
 func (*Step) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{13}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Step) GetKind() string {
@@ -1334,7 +1408,7 @@ type CancelRunRequest struct {
 
 func (x *CancelRunRequest) Reset() {
 	*x = CancelRunRequest{}
-	mi := &file_broker_v1_run_proto_msgTypes[14]
+	mi := &file_broker_v1_run_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1346,7 +1420,7 @@ func (x *CancelRunRequest) String() string {
 func (*CancelRunRequest) ProtoMessage() {}
 
 func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[14]
+	mi := &file_broker_v1_run_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1359,7 +1433,7 @@ func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunRequest.ProtoReflect.Descriptor instead.
 func (*CancelRunRequest) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{14}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CancelRunRequest) GetName() string {
@@ -1380,7 +1454,7 @@ type CancelRunResponse struct {
 
 func (x *CancelRunResponse) Reset() {
 	*x = CancelRunResponse{}
-	mi := &file_broker_v1_run_proto_msgTypes[15]
+	mi := &file_broker_v1_run_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1392,7 +1466,7 @@ func (x *CancelRunResponse) String() string {
 func (*CancelRunResponse) ProtoMessage() {}
 
 func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[15]
+	mi := &file_broker_v1_run_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1405,7 +1479,7 @@ func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunResponse.ProtoReflect.Descriptor instead.
 func (*CancelRunResponse) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{15}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CancelRunResponse) GetRun() *Run {
@@ -1426,7 +1500,7 @@ type GetReportRequest struct {
 
 func (x *GetReportRequest) Reset() {
 	*x = GetReportRequest{}
-	mi := &file_broker_v1_run_proto_msgTypes[16]
+	mi := &file_broker_v1_run_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1438,7 +1512,7 @@ func (x *GetReportRequest) String() string {
 func (*GetReportRequest) ProtoMessage() {}
 
 func (x *GetReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[16]
+	mi := &file_broker_v1_run_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1451,7 +1525,7 @@ func (x *GetReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetReportRequest.ProtoReflect.Descriptor instead.
 func (*GetReportRequest) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{16}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetReportRequest) GetName() string {
@@ -1472,7 +1546,7 @@ type GetReportResponse struct {
 
 func (x *GetReportResponse) Reset() {
 	*x = GetReportResponse{}
-	mi := &file_broker_v1_run_proto_msgTypes[17]
+	mi := &file_broker_v1_run_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1484,7 +1558,7 @@ func (x *GetReportResponse) String() string {
 func (*GetReportResponse) ProtoMessage() {}
 
 func (x *GetReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[17]
+	mi := &file_broker_v1_run_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1497,7 +1571,7 @@ func (x *GetReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetReportResponse.ProtoReflect.Descriptor instead.
 func (*GetReportResponse) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{17}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetReportResponse) GetReport() *Report {
@@ -1522,7 +1596,7 @@ type RenderReportRequest struct {
 
 func (x *RenderReportRequest) Reset() {
 	*x = RenderReportRequest{}
-	mi := &file_broker_v1_run_proto_msgTypes[18]
+	mi := &file_broker_v1_run_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1534,7 +1608,7 @@ func (x *RenderReportRequest) String() string {
 func (*RenderReportRequest) ProtoMessage() {}
 
 func (x *RenderReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[18]
+	mi := &file_broker_v1_run_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1547,7 +1621,7 @@ func (x *RenderReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenderReportRequest.ProtoReflect.Descriptor instead.
 func (*RenderReportRequest) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{18}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RenderReportRequest) GetName() string {
@@ -1584,7 +1658,7 @@ type RenderReportResponse struct {
 
 func (x *RenderReportResponse) Reset() {
 	*x = RenderReportResponse{}
-	mi := &file_broker_v1_run_proto_msgTypes[19]
+	mi := &file_broker_v1_run_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1596,7 +1670,7 @@ func (x *RenderReportResponse) String() string {
 func (*RenderReportResponse) ProtoMessage() {}
 
 func (x *RenderReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[19]
+	mi := &file_broker_v1_run_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1609,7 +1683,7 @@ func (x *RenderReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenderReportResponse.ProtoReflect.Descriptor instead.
 func (*RenderReportResponse) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{19}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RenderReportResponse) GetContentType() string {
@@ -1641,7 +1715,7 @@ type JudgeRunRequest struct {
 
 func (x *JudgeRunRequest) Reset() {
 	*x = JudgeRunRequest{}
-	mi := &file_broker_v1_run_proto_msgTypes[20]
+	mi := &file_broker_v1_run_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1653,7 +1727,7 @@ func (x *JudgeRunRequest) String() string {
 func (*JudgeRunRequest) ProtoMessage() {}
 
 func (x *JudgeRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[20]
+	mi := &file_broker_v1_run_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1666,7 +1740,7 @@ func (x *JudgeRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JudgeRunRequest.ProtoReflect.Descriptor instead.
 func (*JudgeRunRequest) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{20}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *JudgeRunRequest) GetName() string {
@@ -1703,7 +1777,7 @@ type Margin struct {
 
 func (x *Margin) Reset() {
 	*x = Margin{}
-	mi := &file_broker_v1_run_proto_msgTypes[21]
+	mi := &file_broker_v1_run_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1715,7 +1789,7 @@ func (x *Margin) String() string {
 func (*Margin) ProtoMessage() {}
 
 func (x *Margin) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[21]
+	mi := &file_broker_v1_run_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1728,7 +1802,7 @@ func (x *Margin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Margin.ProtoReflect.Descriptor instead.
 func (*Margin) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{21}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Margin) GetArm() string {
@@ -1756,7 +1830,7 @@ type JudgeRunResponse struct {
 
 func (x *JudgeRunResponse) Reset() {
 	*x = JudgeRunResponse{}
-	mi := &file_broker_v1_run_proto_msgTypes[22]
+	mi := &file_broker_v1_run_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1768,7 +1842,7 @@ func (x *JudgeRunResponse) String() string {
 func (*JudgeRunResponse) ProtoMessage() {}
 
 func (x *JudgeRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[22]
+	mi := &file_broker_v1_run_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1781,7 +1855,7 @@ func (x *JudgeRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JudgeRunResponse.ProtoReflect.Descriptor instead.
 func (*JudgeRunResponse) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{22}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *JudgeRunResponse) GetMargins() []*MarginCell {
@@ -1810,7 +1884,7 @@ type MarginCell struct {
 
 func (x *MarginCell) Reset() {
 	*x = MarginCell{}
-	mi := &file_broker_v1_run_proto_msgTypes[23]
+	mi := &file_broker_v1_run_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1822,7 +1896,7 @@ func (x *MarginCell) String() string {
 func (*MarginCell) ProtoMessage() {}
 
 func (x *MarginCell) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[23]
+	mi := &file_broker_v1_run_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1835,7 +1909,7 @@ func (x *MarginCell) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MarginCell.ProtoReflect.Descriptor instead.
 func (*MarginCell) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{23}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *MarginCell) GetCell() string {
@@ -1886,7 +1960,7 @@ type ListCellsRequest struct {
 
 func (x *ListCellsRequest) Reset() {
 	*x = ListCellsRequest{}
-	mi := &file_broker_v1_run_proto_msgTypes[24]
+	mi := &file_broker_v1_run_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1898,7 +1972,7 @@ func (x *ListCellsRequest) String() string {
 func (*ListCellsRequest) ProtoMessage() {}
 
 func (x *ListCellsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[24]
+	mi := &file_broker_v1_run_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1911,7 +1985,7 @@ func (x *ListCellsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCellsRequest.ProtoReflect.Descriptor instead.
 func (*ListCellsRequest) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{24}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListCellsRequest) GetName() string {
@@ -1939,7 +2013,7 @@ type ListCellsResponse struct {
 
 func (x *ListCellsResponse) Reset() {
 	*x = ListCellsResponse{}
-	mi := &file_broker_v1_run_proto_msgTypes[25]
+	mi := &file_broker_v1_run_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1951,7 +2025,7 @@ func (x *ListCellsResponse) String() string {
 func (*ListCellsResponse) ProtoMessage() {}
 
 func (x *ListCellsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[25]
+	mi := &file_broker_v1_run_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1964,7 +2038,7 @@ func (x *ListCellsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCellsResponse.ProtoReflect.Descriptor instead.
 func (*ListCellsResponse) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{25}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListCellsResponse) GetCells() []*Cell {
@@ -1989,7 +2063,7 @@ type ExplainCellsRequest struct {
 
 func (x *ExplainCellsRequest) Reset() {
 	*x = ExplainCellsRequest{}
-	mi := &file_broker_v1_run_proto_msgTypes[26]
+	mi := &file_broker_v1_run_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2001,7 +2075,7 @@ func (x *ExplainCellsRequest) String() string {
 func (*ExplainCellsRequest) ProtoMessage() {}
 
 func (x *ExplainCellsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[26]
+	mi := &file_broker_v1_run_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2014,7 +2088,7 @@ func (x *ExplainCellsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainCellsRequest.ProtoReflect.Descriptor instead.
 func (*ExplainCellsRequest) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{26}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ExplainCellsRequest) GetName() string {
@@ -2051,7 +2125,7 @@ type ExplainCellsResponse struct {
 
 func (x *ExplainCellsResponse) Reset() {
 	*x = ExplainCellsResponse{}
-	mi := &file_broker_v1_run_proto_msgTypes[27]
+	mi := &file_broker_v1_run_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2063,7 +2137,7 @@ func (x *ExplainCellsResponse) String() string {
 func (*ExplainCellsResponse) ProtoMessage() {}
 
 func (x *ExplainCellsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[27]
+	mi := &file_broker_v1_run_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2076,7 +2150,7 @@ func (x *ExplainCellsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainCellsResponse.ProtoReflect.Descriptor instead.
 func (*ExplainCellsResponse) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{27}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ExplainCellsResponse) GetCells() []*Cell {
@@ -2104,7 +2178,7 @@ type AuditRunRequest struct {
 
 func (x *AuditRunRequest) Reset() {
 	*x = AuditRunRequest{}
-	mi := &file_broker_v1_run_proto_msgTypes[28]
+	mi := &file_broker_v1_run_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2116,7 +2190,7 @@ func (x *AuditRunRequest) String() string {
 func (*AuditRunRequest) ProtoMessage() {}
 
 func (x *AuditRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[28]
+	mi := &file_broker_v1_run_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2129,7 +2203,7 @@ func (x *AuditRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRunRequest.ProtoReflect.Descriptor instead.
 func (*AuditRunRequest) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{28}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AuditRunRequest) GetName() string {
@@ -2160,7 +2234,7 @@ type AuditRunResponse struct {
 
 func (x *AuditRunResponse) Reset() {
 	*x = AuditRunResponse{}
-	mi := &file_broker_v1_run_proto_msgTypes[29]
+	mi := &file_broker_v1_run_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2172,7 +2246,7 @@ func (x *AuditRunResponse) String() string {
 func (*AuditRunResponse) ProtoMessage() {}
 
 func (x *AuditRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[29]
+	mi := &file_broker_v1_run_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2185,7 +2259,7 @@ func (x *AuditRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRunResponse.ProtoReflect.Descriptor instead.
 func (*AuditRunResponse) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{29}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AuditRunResponse) GetRun() string {
@@ -2245,7 +2319,7 @@ type AuditFinding struct {
 
 func (x *AuditFinding) Reset() {
 	*x = AuditFinding{}
-	mi := &file_broker_v1_run_proto_msgTypes[30]
+	mi := &file_broker_v1_run_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2257,7 +2331,7 @@ func (x *AuditFinding) String() string {
 func (*AuditFinding) ProtoMessage() {}
 
 func (x *AuditFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[30]
+	mi := &file_broker_v1_run_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2270,7 +2344,7 @@ func (x *AuditFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditFinding.ProtoReflect.Descriptor instead.
 func (*AuditFinding) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{30}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AuditFinding) GetKind() string {
@@ -2307,7 +2381,7 @@ type CompareRunsRequest struct {
 
 func (x *CompareRunsRequest) Reset() {
 	*x = CompareRunsRequest{}
-	mi := &file_broker_v1_run_proto_msgTypes[31]
+	mi := &file_broker_v1_run_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2319,7 +2393,7 @@ func (x *CompareRunsRequest) String() string {
 func (*CompareRunsRequest) ProtoMessage() {}
 
 func (x *CompareRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[31]
+	mi := &file_broker_v1_run_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2332,7 +2406,7 @@ func (x *CompareRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompareRunsRequest.ProtoReflect.Descriptor instead.
 func (*CompareRunsRequest) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{31}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CompareRunsRequest) GetFirst() string {
@@ -2371,7 +2445,7 @@ type CompareRunsResponse struct {
 
 func (x *CompareRunsResponse) Reset() {
 	*x = CompareRunsResponse{}
-	mi := &file_broker_v1_run_proto_msgTypes[32]
+	mi := &file_broker_v1_run_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2383,7 +2457,7 @@ func (x *CompareRunsResponse) String() string {
 func (*CompareRunsResponse) ProtoMessage() {}
 
 func (x *CompareRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[32]
+	mi := &file_broker_v1_run_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2396,7 +2470,7 @@ func (x *CompareRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompareRunsResponse.ProtoReflect.Descriptor instead.
 func (*CompareRunsResponse) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{32}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CompareRunsResponse) GetRuns() []string {
@@ -2464,7 +2538,7 @@ type CellComparison struct {
 
 func (x *CellComparison) Reset() {
 	*x = CellComparison{}
-	mi := &file_broker_v1_run_proto_msgTypes[33]
+	mi := &file_broker_v1_run_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2476,7 +2550,7 @@ func (x *CellComparison) String() string {
 func (*CellComparison) ProtoMessage() {}
 
 func (x *CellComparison) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[33]
+	mi := &file_broker_v1_run_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2489,7 +2563,7 @@ func (x *CellComparison) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CellComparison.ProtoReflect.Descriptor instead.
 func (*CellComparison) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{33}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CellComparison) GetCell() string {
@@ -2564,7 +2638,7 @@ type Shift struct {
 
 func (x *Shift) Reset() {
 	*x = Shift{}
-	mi := &file_broker_v1_run_proto_msgTypes[34]
+	mi := &file_broker_v1_run_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2576,7 +2650,7 @@ func (x *Shift) String() string {
 func (*Shift) ProtoMessage() {}
 
 func (x *Shift) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[34]
+	mi := &file_broker_v1_run_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2589,7 +2663,7 @@ func (x *Shift) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shift.ProtoReflect.Descriptor instead.
 func (*Shift) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{34}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Shift) GetLabel() string {
@@ -2660,7 +2734,7 @@ type HoldCellsRequest struct {
 
 func (x *HoldCellsRequest) Reset() {
 	*x = HoldCellsRequest{}
-	mi := &file_broker_v1_run_proto_msgTypes[35]
+	mi := &file_broker_v1_run_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2672,7 +2746,7 @@ func (x *HoldCellsRequest) String() string {
 func (*HoldCellsRequest) ProtoMessage() {}
 
 func (x *HoldCellsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[35]
+	mi := &file_broker_v1_run_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2685,7 +2759,7 @@ func (x *HoldCellsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldCellsRequest.ProtoReflect.Descriptor instead.
 func (*HoldCellsRequest) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{35}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *HoldCellsRequest) GetName() string {
@@ -2734,7 +2808,7 @@ type HoldCellsResponse struct {
 
 func (x *HoldCellsResponse) Reset() {
 	*x = HoldCellsResponse{}
-	mi := &file_broker_v1_run_proto_msgTypes[36]
+	mi := &file_broker_v1_run_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2746,7 +2820,7 @@ func (x *HoldCellsResponse) String() string {
 func (*HoldCellsResponse) ProtoMessage() {}
 
 func (x *HoldCellsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_broker_v1_run_proto_msgTypes[36]
+	mi := &file_broker_v1_run_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2759,7 +2833,7 @@ func (x *HoldCellsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldCellsResponse.ProtoReflect.Descriptor instead.
 func (*HoldCellsResponse) Descriptor() ([]byte, []int) {
-	return file_broker_v1_run_proto_rawDescGZIP(), []int{36}
+	return file_broker_v1_run_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *HoldCellsResponse) GetCells() []*Cell {
@@ -2814,11 +2888,16 @@ const file_broker_v1_run_proto_rawDesc = "" +
 	"wait_limit\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\twaitLimit\x12*\n" +
 	"\x05trial\x18\x05 \x01(\v2\x14.broker.v1.TrialSpecR\x05trial\"5\n" +
 	"\x11CreateRunResponse\x12 \n" +
-	"\x03run\x18\x01 \x01(\v2\x0e.broker.v1.RunR\x03run\"`\n" +
+	"\x03run\x18\x01 \x01(\v2\x0e.broker.v1.RunR\x03run\"\x88\x01\n" +
 	"\x10ResumeRunRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x128\n" +
 	"\n" +
-	"wait_limit\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\twaitLimit\"X\n" +
+	"wait_limit\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\twaitLimit\x12&\n" +
+	"\x05rerun\x18\x03 \x01(\v2\x10.broker.v1.RerunR\x05rerun\"A\n" +
+	"\x05Rerun\x12\x14\n" +
+	"\x05words\x18\x01 \x03(\tR\x05words\x12\x10\n" +
+	"\x03who\x18\x02 \x01(\tR\x03who\x12\x10\n" +
+	"\x03why\x18\x03 \x01(\tR\x03why\"X\n" +
 	"\x11ResumeRunResponse\x12 \n" +
 	"\x03run\x18\x01 \x01(\v2\x0e.broker.v1.RunR\x03run\x12!\n" +
 	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\"#\n" +
@@ -3011,7 +3090,7 @@ func file_broker_v1_run_proto_rawDescGZIP() []byte {
 }
 
 var file_broker_v1_run_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_broker_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_broker_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_broker_v1_run_proto_goTypes = []any{
 	(RunState)(0),                 // 0: broker.v1.RunState
 	(ReportFormat)(0),             // 1: broker.v1.ReportFormat
@@ -3022,126 +3101,128 @@ var file_broker_v1_run_proto_goTypes = []any{
 	(*CreateRunRequest)(nil),      // 6: broker.v1.CreateRunRequest
 	(*CreateRunResponse)(nil),     // 7: broker.v1.CreateRunResponse
 	(*ResumeRunRequest)(nil),      // 8: broker.v1.ResumeRunRequest
-	(*ResumeRunResponse)(nil),     // 9: broker.v1.ResumeRunResponse
-	(*GetRunRequest)(nil),         // 10: broker.v1.GetRunRequest
-	(*GetRunResponse)(nil),        // 11: broker.v1.GetRunResponse
-	(*ListRunsRequest)(nil),       // 12: broker.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),      // 13: broker.v1.ListRunsResponse
-	(*WatchRunRequest)(nil),       // 14: broker.v1.WatchRunRequest
-	(*WatchRunResponse)(nil),      // 15: broker.v1.WatchRunResponse
-	(*Step)(nil),                  // 16: broker.v1.Step
-	(*CancelRunRequest)(nil),      // 17: broker.v1.CancelRunRequest
-	(*CancelRunResponse)(nil),     // 18: broker.v1.CancelRunResponse
-	(*GetReportRequest)(nil),      // 19: broker.v1.GetReportRequest
-	(*GetReportResponse)(nil),     // 20: broker.v1.GetReportResponse
-	(*RenderReportRequest)(nil),   // 21: broker.v1.RenderReportRequest
-	(*RenderReportResponse)(nil),  // 22: broker.v1.RenderReportResponse
-	(*JudgeRunRequest)(nil),       // 23: broker.v1.JudgeRunRequest
-	(*Margin)(nil),                // 24: broker.v1.Margin
-	(*JudgeRunResponse)(nil),      // 25: broker.v1.JudgeRunResponse
-	(*MarginCell)(nil),            // 26: broker.v1.MarginCell
-	(*ListCellsRequest)(nil),      // 27: broker.v1.ListCellsRequest
-	(*ListCellsResponse)(nil),     // 28: broker.v1.ListCellsResponse
-	(*ExplainCellsRequest)(nil),   // 29: broker.v1.ExplainCellsRequest
-	(*ExplainCellsResponse)(nil),  // 30: broker.v1.ExplainCellsResponse
-	(*AuditRunRequest)(nil),       // 31: broker.v1.AuditRunRequest
-	(*AuditRunResponse)(nil),      // 32: broker.v1.AuditRunResponse
-	(*AuditFinding)(nil),          // 33: broker.v1.AuditFinding
-	(*CompareRunsRequest)(nil),    // 34: broker.v1.CompareRunsRequest
-	(*CompareRunsResponse)(nil),   // 35: broker.v1.CompareRunsResponse
-	(*CellComparison)(nil),        // 36: broker.v1.CellComparison
-	(*Shift)(nil),                 // 37: broker.v1.Shift
-	(*HoldCellsRequest)(nil),      // 38: broker.v1.HoldCellsRequest
-	(*HoldCellsResponse)(nil),     // 39: broker.v1.HoldCellsResponse
-	(*Failure)(nil),               // 40: broker.v1.Failure
-	(*RunSpec)(nil),               // 41: broker.v1.RunSpec
-	(*timestamppb.Timestamp)(nil), // 42: google.protobuf.Timestamp
-	(*TrialSpec)(nil),             // 43: broker.v1.TrialSpec
-	(*TrialResult)(nil),           // 44: broker.v1.TrialResult
-	(*Plan)(nil),                  // 45: broker.v1.Plan
-	(*durationpb.Duration)(nil),   // 46: google.protobuf.Duration
-	(*Report)(nil),                // 47: broker.v1.Report
-	(*Rendering)(nil),             // 48: broker.v1.Rendering
-	(*Cell)(nil),                  // 49: broker.v1.Cell
-	(*CellReason)(nil),            // 50: broker.v1.CellReason
+	(*Rerun)(nil),                 // 9: broker.v1.Rerun
+	(*ResumeRunResponse)(nil),     // 10: broker.v1.ResumeRunResponse
+	(*GetRunRequest)(nil),         // 11: broker.v1.GetRunRequest
+	(*GetRunResponse)(nil),        // 12: broker.v1.GetRunResponse
+	(*ListRunsRequest)(nil),       // 13: broker.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),      // 14: broker.v1.ListRunsResponse
+	(*WatchRunRequest)(nil),       // 15: broker.v1.WatchRunRequest
+	(*WatchRunResponse)(nil),      // 16: broker.v1.WatchRunResponse
+	(*Step)(nil),                  // 17: broker.v1.Step
+	(*CancelRunRequest)(nil),      // 18: broker.v1.CancelRunRequest
+	(*CancelRunResponse)(nil),     // 19: broker.v1.CancelRunResponse
+	(*GetReportRequest)(nil),      // 20: broker.v1.GetReportRequest
+	(*GetReportResponse)(nil),     // 21: broker.v1.GetReportResponse
+	(*RenderReportRequest)(nil),   // 22: broker.v1.RenderReportRequest
+	(*RenderReportResponse)(nil),  // 23: broker.v1.RenderReportResponse
+	(*JudgeRunRequest)(nil),       // 24: broker.v1.JudgeRunRequest
+	(*Margin)(nil),                // 25: broker.v1.Margin
+	(*JudgeRunResponse)(nil),      // 26: broker.v1.JudgeRunResponse
+	(*MarginCell)(nil),            // 27: broker.v1.MarginCell
+	(*ListCellsRequest)(nil),      // 28: broker.v1.ListCellsRequest
+	(*ListCellsResponse)(nil),     // 29: broker.v1.ListCellsResponse
+	(*ExplainCellsRequest)(nil),   // 30: broker.v1.ExplainCellsRequest
+	(*ExplainCellsResponse)(nil),  // 31: broker.v1.ExplainCellsResponse
+	(*AuditRunRequest)(nil),       // 32: broker.v1.AuditRunRequest
+	(*AuditRunResponse)(nil),      // 33: broker.v1.AuditRunResponse
+	(*AuditFinding)(nil),          // 34: broker.v1.AuditFinding
+	(*CompareRunsRequest)(nil),    // 35: broker.v1.CompareRunsRequest
+	(*CompareRunsResponse)(nil),   // 36: broker.v1.CompareRunsResponse
+	(*CellComparison)(nil),        // 37: broker.v1.CellComparison
+	(*Shift)(nil),                 // 38: broker.v1.Shift
+	(*HoldCellsRequest)(nil),      // 39: broker.v1.HoldCellsRequest
+	(*HoldCellsResponse)(nil),     // 40: broker.v1.HoldCellsResponse
+	(*Failure)(nil),               // 41: broker.v1.Failure
+	(*RunSpec)(nil),               // 42: broker.v1.RunSpec
+	(*timestamppb.Timestamp)(nil), // 43: google.protobuf.Timestamp
+	(*TrialSpec)(nil),             // 44: broker.v1.TrialSpec
+	(*TrialResult)(nil),           // 45: broker.v1.TrialResult
+	(*Plan)(nil),                  // 46: broker.v1.Plan
+	(*durationpb.Duration)(nil),   // 47: google.protobuf.Duration
+	(*Report)(nil),                // 48: broker.v1.Report
+	(*Rendering)(nil),             // 49: broker.v1.Rendering
+	(*Cell)(nil),                  // 50: broker.v1.Cell
+	(*CellReason)(nil),            // 51: broker.v1.CellReason
 }
 var file_broker_v1_run_proto_depIdxs = []int32{
 	0,  // 0: broker.v1.Run.state:type_name -> broker.v1.RunState
-	40, // 1: broker.v1.Run.failure:type_name -> broker.v1.Failure
-	41, // 2: broker.v1.Run.spec:type_name -> broker.v1.RunSpec
-	42, // 3: broker.v1.Run.create_time:type_name -> google.protobuf.Timestamp
-	42, // 4: broker.v1.Run.update_time:type_name -> google.protobuf.Timestamp
-	43, // 5: broker.v1.Run.trial:type_name -> broker.v1.TrialSpec
-	44, // 6: broker.v1.Run.result:type_name -> broker.v1.TrialResult
-	41, // 7: broker.v1.PlanRunRequest.spec:type_name -> broker.v1.RunSpec
-	45, // 8: broker.v1.PlanRunResponse.plan:type_name -> broker.v1.Plan
-	41, // 9: broker.v1.CreateRunRequest.spec:type_name -> broker.v1.RunSpec
-	46, // 10: broker.v1.CreateRunRequest.wait_limit:type_name -> google.protobuf.Duration
-	43, // 11: broker.v1.CreateRunRequest.trial:type_name -> broker.v1.TrialSpec
+	41, // 1: broker.v1.Run.failure:type_name -> broker.v1.Failure
+	42, // 2: broker.v1.Run.spec:type_name -> broker.v1.RunSpec
+	43, // 3: broker.v1.Run.create_time:type_name -> google.protobuf.Timestamp
+	43, // 4: broker.v1.Run.update_time:type_name -> google.protobuf.Timestamp
+	44, // 5: broker.v1.Run.trial:type_name -> broker.v1.TrialSpec
+	45, // 6: broker.v1.Run.result:type_name -> broker.v1.TrialResult
+	42, // 7: broker.v1.PlanRunRequest.spec:type_name -> broker.v1.RunSpec
+	46, // 8: broker.v1.PlanRunResponse.plan:type_name -> broker.v1.Plan
+	42, // 9: broker.v1.CreateRunRequest.spec:type_name -> broker.v1.RunSpec
+	47, // 10: broker.v1.CreateRunRequest.wait_limit:type_name -> google.protobuf.Duration
+	44, // 11: broker.v1.CreateRunRequest.trial:type_name -> broker.v1.TrialSpec
 	3,  // 12: broker.v1.CreateRunResponse.run:type_name -> broker.v1.Run
-	46, // 13: broker.v1.ResumeRunRequest.wait_limit:type_name -> google.protobuf.Duration
-	3,  // 14: broker.v1.ResumeRunResponse.run:type_name -> broker.v1.Run
-	3,  // 15: broker.v1.GetRunResponse.run:type_name -> broker.v1.Run
-	0,  // 16: broker.v1.ListRunsRequest.states:type_name -> broker.v1.RunState
-	3,  // 17: broker.v1.ListRunsResponse.runs:type_name -> broker.v1.Run
-	42, // 18: broker.v1.WatchRunResponse.time:type_name -> google.protobuf.Timestamp
-	0,  // 19: broker.v1.WatchRunResponse.state:type_name -> broker.v1.RunState
-	40, // 20: broker.v1.WatchRunResponse.failure:type_name -> broker.v1.Failure
-	45, // 21: broker.v1.WatchRunResponse.plan:type_name -> broker.v1.Plan
-	16, // 22: broker.v1.WatchRunResponse.step:type_name -> broker.v1.Step
-	3,  // 23: broker.v1.CancelRunResponse.run:type_name -> broker.v1.Run
-	47, // 24: broker.v1.GetReportResponse.report:type_name -> broker.v1.Report
-	1,  // 25: broker.v1.RenderReportRequest.format:type_name -> broker.v1.ReportFormat
-	48, // 26: broker.v1.RenderReportRequest.rendering:type_name -> broker.v1.Rendering
-	2,  // 27: broker.v1.JudgeRunRequest.require:type_name -> broker.v1.Requirement
-	24, // 28: broker.v1.JudgeRunRequest.margin:type_name -> broker.v1.Margin
-	26, // 29: broker.v1.JudgeRunResponse.margins:type_name -> broker.v1.MarginCell
-	49, // 30: broker.v1.ListCellsResponse.cells:type_name -> broker.v1.Cell
-	48, // 31: broker.v1.ExplainCellsRequest.rendering:type_name -> broker.v1.Rendering
-	49, // 32: broker.v1.ExplainCellsResponse.cells:type_name -> broker.v1.Cell
-	33, // 33: broker.v1.AuditRunResponse.findings:type_name -> broker.v1.AuditFinding
-	50, // 34: broker.v1.CompareRunsResponse.reasons:type_name -> broker.v1.CellReason
-	36, // 35: broker.v1.CompareRunsResponse.cells:type_name -> broker.v1.CellComparison
-	40, // 36: broker.v1.CompareRunsResponse.failure:type_name -> broker.v1.Failure
-	37, // 37: broker.v1.CellComparison.arms:type_name -> broker.v1.Shift
-	37, // 38: broker.v1.CellComparison.ratio:type_name -> broker.v1.Shift
-	50, // 39: broker.v1.CellComparison.reasons:type_name -> broker.v1.CellReason
-	49, // 40: broker.v1.HoldCellsResponse.cells:type_name -> broker.v1.Cell
-	4,  // 41: broker.v1.RunService.PlanRun:input_type -> broker.v1.PlanRunRequest
-	6,  // 42: broker.v1.RunService.CreateRun:input_type -> broker.v1.CreateRunRequest
-	8,  // 43: broker.v1.RunService.ResumeRun:input_type -> broker.v1.ResumeRunRequest
-	10, // 44: broker.v1.RunService.GetRun:input_type -> broker.v1.GetRunRequest
-	12, // 45: broker.v1.RunService.ListRuns:input_type -> broker.v1.ListRunsRequest
-	14, // 46: broker.v1.RunService.WatchRun:input_type -> broker.v1.WatchRunRequest
-	17, // 47: broker.v1.RunService.CancelRun:input_type -> broker.v1.CancelRunRequest
-	19, // 48: broker.v1.RunService.GetReport:input_type -> broker.v1.GetReportRequest
-	21, // 49: broker.v1.RunService.RenderReport:input_type -> broker.v1.RenderReportRequest
-	23, // 50: broker.v1.RunService.JudgeRun:input_type -> broker.v1.JudgeRunRequest
-	27, // 51: broker.v1.RunService.ListCells:input_type -> broker.v1.ListCellsRequest
-	29, // 52: broker.v1.RunService.ExplainCells:input_type -> broker.v1.ExplainCellsRequest
-	34, // 53: broker.v1.RunService.CompareRuns:input_type -> broker.v1.CompareRunsRequest
-	38, // 54: broker.v1.RunService.HoldCells:input_type -> broker.v1.HoldCellsRequest
-	31, // 55: broker.v1.RunService.AuditRun:input_type -> broker.v1.AuditRunRequest
-	5,  // 56: broker.v1.RunService.PlanRun:output_type -> broker.v1.PlanRunResponse
-	7,  // 57: broker.v1.RunService.CreateRun:output_type -> broker.v1.CreateRunResponse
-	9,  // 58: broker.v1.RunService.ResumeRun:output_type -> broker.v1.ResumeRunResponse
-	11, // 59: broker.v1.RunService.GetRun:output_type -> broker.v1.GetRunResponse
-	13, // 60: broker.v1.RunService.ListRuns:output_type -> broker.v1.ListRunsResponse
-	15, // 61: broker.v1.RunService.WatchRun:output_type -> broker.v1.WatchRunResponse
-	18, // 62: broker.v1.RunService.CancelRun:output_type -> broker.v1.CancelRunResponse
-	20, // 63: broker.v1.RunService.GetReport:output_type -> broker.v1.GetReportResponse
-	22, // 64: broker.v1.RunService.RenderReport:output_type -> broker.v1.RenderReportResponse
-	25, // 65: broker.v1.RunService.JudgeRun:output_type -> broker.v1.JudgeRunResponse
-	28, // 66: broker.v1.RunService.ListCells:output_type -> broker.v1.ListCellsResponse
-	30, // 67: broker.v1.RunService.ExplainCells:output_type -> broker.v1.ExplainCellsResponse
-	35, // 68: broker.v1.RunService.CompareRuns:output_type -> broker.v1.CompareRunsResponse
-	39, // 69: broker.v1.RunService.HoldCells:output_type -> broker.v1.HoldCellsResponse
-	32, // 70: broker.v1.RunService.AuditRun:output_type -> broker.v1.AuditRunResponse
-	56, // [56:71] is the sub-list for method output_type
-	41, // [41:56] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	47, // 13: broker.v1.ResumeRunRequest.wait_limit:type_name -> google.protobuf.Duration
+	9,  // 14: broker.v1.ResumeRunRequest.rerun:type_name -> broker.v1.Rerun
+	3,  // 15: broker.v1.ResumeRunResponse.run:type_name -> broker.v1.Run
+	3,  // 16: broker.v1.GetRunResponse.run:type_name -> broker.v1.Run
+	0,  // 17: broker.v1.ListRunsRequest.states:type_name -> broker.v1.RunState
+	3,  // 18: broker.v1.ListRunsResponse.runs:type_name -> broker.v1.Run
+	43, // 19: broker.v1.WatchRunResponse.time:type_name -> google.protobuf.Timestamp
+	0,  // 20: broker.v1.WatchRunResponse.state:type_name -> broker.v1.RunState
+	41, // 21: broker.v1.WatchRunResponse.failure:type_name -> broker.v1.Failure
+	46, // 22: broker.v1.WatchRunResponse.plan:type_name -> broker.v1.Plan
+	17, // 23: broker.v1.WatchRunResponse.step:type_name -> broker.v1.Step
+	3,  // 24: broker.v1.CancelRunResponse.run:type_name -> broker.v1.Run
+	48, // 25: broker.v1.GetReportResponse.report:type_name -> broker.v1.Report
+	1,  // 26: broker.v1.RenderReportRequest.format:type_name -> broker.v1.ReportFormat
+	49, // 27: broker.v1.RenderReportRequest.rendering:type_name -> broker.v1.Rendering
+	2,  // 28: broker.v1.JudgeRunRequest.require:type_name -> broker.v1.Requirement
+	25, // 29: broker.v1.JudgeRunRequest.margin:type_name -> broker.v1.Margin
+	27, // 30: broker.v1.JudgeRunResponse.margins:type_name -> broker.v1.MarginCell
+	50, // 31: broker.v1.ListCellsResponse.cells:type_name -> broker.v1.Cell
+	49, // 32: broker.v1.ExplainCellsRequest.rendering:type_name -> broker.v1.Rendering
+	50, // 33: broker.v1.ExplainCellsResponse.cells:type_name -> broker.v1.Cell
+	34, // 34: broker.v1.AuditRunResponse.findings:type_name -> broker.v1.AuditFinding
+	51, // 35: broker.v1.CompareRunsResponse.reasons:type_name -> broker.v1.CellReason
+	37, // 36: broker.v1.CompareRunsResponse.cells:type_name -> broker.v1.CellComparison
+	41, // 37: broker.v1.CompareRunsResponse.failure:type_name -> broker.v1.Failure
+	38, // 38: broker.v1.CellComparison.arms:type_name -> broker.v1.Shift
+	38, // 39: broker.v1.CellComparison.ratio:type_name -> broker.v1.Shift
+	51, // 40: broker.v1.CellComparison.reasons:type_name -> broker.v1.CellReason
+	50, // 41: broker.v1.HoldCellsResponse.cells:type_name -> broker.v1.Cell
+	4,  // 42: broker.v1.RunService.PlanRun:input_type -> broker.v1.PlanRunRequest
+	6,  // 43: broker.v1.RunService.CreateRun:input_type -> broker.v1.CreateRunRequest
+	8,  // 44: broker.v1.RunService.ResumeRun:input_type -> broker.v1.ResumeRunRequest
+	11, // 45: broker.v1.RunService.GetRun:input_type -> broker.v1.GetRunRequest
+	13, // 46: broker.v1.RunService.ListRuns:input_type -> broker.v1.ListRunsRequest
+	15, // 47: broker.v1.RunService.WatchRun:input_type -> broker.v1.WatchRunRequest
+	18, // 48: broker.v1.RunService.CancelRun:input_type -> broker.v1.CancelRunRequest
+	20, // 49: broker.v1.RunService.GetReport:input_type -> broker.v1.GetReportRequest
+	22, // 50: broker.v1.RunService.RenderReport:input_type -> broker.v1.RenderReportRequest
+	24, // 51: broker.v1.RunService.JudgeRun:input_type -> broker.v1.JudgeRunRequest
+	28, // 52: broker.v1.RunService.ListCells:input_type -> broker.v1.ListCellsRequest
+	30, // 53: broker.v1.RunService.ExplainCells:input_type -> broker.v1.ExplainCellsRequest
+	35, // 54: broker.v1.RunService.CompareRuns:input_type -> broker.v1.CompareRunsRequest
+	39, // 55: broker.v1.RunService.HoldCells:input_type -> broker.v1.HoldCellsRequest
+	32, // 56: broker.v1.RunService.AuditRun:input_type -> broker.v1.AuditRunRequest
+	5,  // 57: broker.v1.RunService.PlanRun:output_type -> broker.v1.PlanRunResponse
+	7,  // 58: broker.v1.RunService.CreateRun:output_type -> broker.v1.CreateRunResponse
+	10, // 59: broker.v1.RunService.ResumeRun:output_type -> broker.v1.ResumeRunResponse
+	12, // 60: broker.v1.RunService.GetRun:output_type -> broker.v1.GetRunResponse
+	14, // 61: broker.v1.RunService.ListRuns:output_type -> broker.v1.ListRunsResponse
+	16, // 62: broker.v1.RunService.WatchRun:output_type -> broker.v1.WatchRunResponse
+	19, // 63: broker.v1.RunService.CancelRun:output_type -> broker.v1.CancelRunResponse
+	21, // 64: broker.v1.RunService.GetReport:output_type -> broker.v1.GetReportResponse
+	23, // 65: broker.v1.RunService.RenderReport:output_type -> broker.v1.RenderReportResponse
+	26, // 66: broker.v1.RunService.JudgeRun:output_type -> broker.v1.JudgeRunResponse
+	29, // 67: broker.v1.RunService.ListCells:output_type -> broker.v1.ListCellsResponse
+	31, // 68: broker.v1.RunService.ExplainCells:output_type -> broker.v1.ExplainCellsResponse
+	36, // 69: broker.v1.RunService.CompareRuns:output_type -> broker.v1.CompareRunsResponse
+	40, // 70: broker.v1.RunService.HoldCells:output_type -> broker.v1.HoldCellsResponse
+	33, // 71: broker.v1.RunService.AuditRun:output_type -> broker.v1.AuditRunResponse
+	57, // [57:72] is the sub-list for method output_type
+	42, // [42:57] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_broker_v1_run_proto_init() }
@@ -3160,7 +3241,7 @@ func file_broker_v1_run_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_broker_v1_run_proto_rawDesc), len(file_broker_v1_run_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   37,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
