@@ -112,6 +112,7 @@ func TestFakeFailures(t *testing.T) {
 		{Mode: "clips", Code: "limits", Text: "granted 256"},
 		{Mode: "bfloat16", Code: "compute_dtype", Text: "computes in bfloat16"},
 		{Mode: "no_info", Code: "unsupported_flag", Text: "no /server_info"},
+		{Mode: "no_pip", Code: "unsupported_flag", Text: "/server_info"},
 		{Code: "bad_artifact", Text: "vllm-gguf-plugin", Change: func(r *matrix.StartRequest, _ engines.Settings) { r.Artifact.Container = "gguf" }},
 		{Code: "bad_artifact", Text: "no such file", Change: func(r *matrix.StartRequest, _ engines.Settings) { r.Artifact.Path += "/nowhere" }},
 		{Code: "bad_artifact", Text: "holds no *.safetensors", Change: func(r *matrix.StartRequest, _ engines.Settings) { r.Artifact.Path = t.TempDir() }},

@@ -97,6 +97,9 @@ func readBack(ctx context.Context, c *openai.Client, model string) (state, error
 	if openai.IsStatus(err, http.StatusNotFound) {
 		return s, nil // an attached server without dev mode
 	}
+	if openai.IsStatus(err, http.StatusInternalServerError) { // its list of packages comes from pip or uv, and nothing is caught
+		return s, &matrix.StartFailure{Code: "unsupported_flag", Message: err.Error(), Fix: "install pip into the environment, or put uv on PATH: vLLM lists its packages there for /server_info, and says nothing without"}
+	}
 	if err != nil {
 		return s, err
 	}

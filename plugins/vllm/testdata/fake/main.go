@@ -1,5 +1,5 @@
 // Command fake answers like a vLLM server, from captured answers, and misbehaves as FAKE_MODE says: exit, hangs, wrong_model,
-// other_engine, caches, counts_hits, uncounted, prefix_on, drafts, clips, bfloat16, no_info, hidden. The file data
+// other_engine, caches, counts_hits, uncounted, prefix_on, drafts, clips, bfloat16, no_info, no_pip, hidden. The file data
 // beside it says where the answers lie.
 package main
 
@@ -66,7 +66,13 @@ func main() {
 	fakeserver.Answer("/v1/models", models)
 	fakeserver.Answer("/version", map[string]any{"version": "0.32.0"})
 	fakeserver.Answer("/is_sleeping", map[string]any{"is_sleeping": false})
-	if mode != "no_info" {
+	switch mode {
+	case "no_info":
+	case "no_pip":
+		http.HandleFunc("/server_info", func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "Internal Server Error", http.StatusInternalServerError)
+		})
+	default:
 		fakeserver.Answer("/server_info", info)
 	}
 	var hits atomic.Int64
