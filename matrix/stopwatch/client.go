@@ -17,7 +17,7 @@ import (
 // time and shares nothing between passes but connections that were not used.
 type Client struct {
 	base    *url.URL
-	address string
+	address string // in numbers
 	mu      sync.Mutex
 	running bool
 	slots   []*conn // nil where a connection has to be opened
@@ -40,7 +40,10 @@ func Open(ctx context.Context, d matrix.Dialect, concurrency int) (*Client, erro
 	if port == "" {
 		port = "80"
 	}
-	c := &Client{base: base, address: net.JoinHostPort(base.Hostname(), port), slots: make([]*conn, concurrency)}
+	c := &Client{base: base, slots: make([]*conn, concurrency)}
+	if err := c.find(ctx, base.Hostname(), port); err != nil {
+		return nil, err
+	}
 	if err := c.warm(ctx); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -49,6 +52,23 @@ func Open(ctx context.Context, d matrix.Dialect, concurrency int) (*Client, erro
 
 // ErrNoConnection says that the server takes no connection: nothing was sent, and the engine is answerable for it.
 var ErrNoConnection = errors.New("the server takes no connection")
+
+// find opens the first connection, to the first address of the host at which somebody listens.
+func (c *Client) find(ctx context.Context, host, port string) error {
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNoConnection, err)
+	}
+	var errs []error
+	for _, ip := range ips {
+		c.address = net.JoinHostPort(ip.Unmap().String(), port)
+		if c.slots[0], err = dial(ctx, c.address); err == nil {
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	return fmt.Errorf("%w: connection 1 of %d to %s: %w", ErrNoConnection, len(c.slots), net.JoinHostPort(host, port), errors.Join(errs...))
+}
 
 // warm opens every connection that is missing or that the server has closed meanwhile.
 func (c *Client) warm(ctx context.Context) error {

@@ -3,6 +3,7 @@ package stopwatch
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"sync"
 	"time"
 
@@ -81,11 +82,15 @@ func (r *reader) run() {
 		if err != nil && err != unix.EINTR {
 			panic(fmt.Errorf("epoll_wait: %w", err)) // its descriptor is open as long as this runs
 		}
+		ended := false
 		for _, e := range events[:max(0, n)] {
-			r.ready(e.Fd)
+			ended = r.ready(e.Fd) || ended
+		}
+		if ended {
+			runtime.Gosched() // the next request is sent from this thread: waking another for it would be its lateness
 		}
 		r.mu.Lock()
-		ended := r.ended
+		ended = r.ended
 		r.mu.Unlock()
 		if ended {
 			return
@@ -97,17 +102,21 @@ func (r *reader) run() {
 	}
 }
 
-// ready reads once: what is left makes the descriptor ready again, after the others had their turn.
-func (r *reader) ready(fd int32) {
+// ready reads once: what is left makes the descriptor ready again, after the others had their turn. It reports that an answer
+// has ended.
+func (r *reader) ready(fd int32) bool {
 	r.mu.Lock()
 	i := r.intakes[fd]
 	r.mu.Unlock()
 	if i == nil {
-		return // the bell
+		return false // the bell
 	}
-	if got, ok := i.conn.read(i.room()); ok && i.took(got) {
-		r.forget(i)
+	got, ok := i.conn.read(i.room())
+	if !ok || !i.took(got) {
+		return false
 	}
+	r.forget(i)
+	return true
 }
 
 // expire ends those whose limit has passed.
