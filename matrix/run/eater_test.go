@@ -63,7 +63,7 @@ func servePlugin(kind string) {
 			_ = server.Process.Signal(syscall.SIGTERM)
 		}
 	}()
-	err = server.Wait()
+	_ = server.Wait() // how it ended is printed
 	fmt.Println(server.ProcessState.Sys().(syscall.WaitStatus).Signal())
 }
 
@@ -80,6 +80,7 @@ func eat(kind string) {
 		held = append(held, b)
 		time.Sleep(stepFor)
 	}
+	fmt.Fprintln(io.Discard, len(held))
 	select {} // it never becomes ready
 }
 

@@ -2,6 +2,7 @@ package stopwatch
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -48,7 +49,7 @@ func dial(ctx context.Context, address string) (*conn, error) {
 	}
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)
-	if err = unix.Connect(fd, at); err == unix.EINPROGRESS || err == unix.EINTR {
+	if err = unix.Connect(fd, at); errors.Is(err, unix.EINPROGRESS) || errors.Is(err, unix.EINTR) {
 		err = connected(ctx, fd)
 	}
 	if err != nil {

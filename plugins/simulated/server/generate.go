@@ -168,7 +168,7 @@ func (s *Server) stream(ctx context.Context, w http.ResponseWriter, r *request, 
 		h.Set("X-Accel-Buffering", "no")
 	}
 	w.WriteHeader(http.StatusOK)
-	out.rc.Flush() // as asynchronous servers do: the head is not what the first token waits for
+	out.rc.Flush()                               // as asynchronous servers do: the head is not what the first token waits for
 	early := r.chat && s.p.Dialect != "llamacpp" // llama-server sends its role chunk with the first token
 	if early {
 		out.send(s.shape.chunk(r, s.shape.choice(r, content{role: true}), nil))
