@@ -228,6 +228,9 @@ func (c *Client) outcome(ctx context.Context, name string, m *brokerv1.WatchRunR
 	case brokerv1.RunState_RUN_STATE_FAILED, brokerv1.RunState_RUN_STATE_CANCELLED:
 		return service.Outcome{}, why
 	}
+	if e, ok := errors.AsType[*service.Error](why); ok && (e.Cause == service.CauseUsage || e.Cause == service.CauseNotFound) {
+		return service.Outcome{}, why // the turn did nothing: the run's report is from before
+	}
 	r, err := c.Report(ctx, name)
 	if err != nil {
 		if why == nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -96,10 +97,11 @@ func TestRealStart(t *testing.T) {
 	}
 }
 
-// One build with two backends: another print, and by the measured texts another answer.
+// One build with another backend is another print, and by the measured texts another answer. On a processor without AVX-512
+// auto is haswell.
 func TestRealBackends(t *testing.T) {
 	root := realRoot(t)
-	prints := map[string]bool{}
+	prints := map[string]string{}
 	for _, backend := range []string{"auto", "haswell", "x64"} {
 		e := configured(t, engines.Settings{"root": root, "backend": backend})
 		got, err := e.Preflight(t.Context(), request(t), nil)
@@ -108,13 +110,17 @@ func TestRealBackends(t *testing.T) {
 		}
 		ready, _ := got.Ready.Get()
 		t.Logf("%s: %s %q", backend, ready.Facts.Value(matrix.FactBackend).Or(""), got.Text)
-		prints[ready.Print] = true
+		library := ready.Facts.Value(matrix.FactBackend).Or("")
+		if before, ok := prints[library]; ok && before != ready.Print {
+			t.Errorf("%s has two prints, %s and %s", library, before, ready.Print)
+		}
+		prints[library] = ready.Print
 		if len(got.IDs) != 16 || !got.Stopped.Gone() || got.Text == "" {
 			t.Errorf("%s: %+v", backend, got)
 		}
 	}
-	if len(prints) != 3 {
-		t.Errorf("%d prints of three backends", len(prints))
+	if n := len(slices.Compact(slices.Sorted(maps.Values(prints)))); n < 2 || n != len(prints) {
+		t.Errorf("%d prints of %d backends: %v", n, len(prints), prints)
 	}
 }
 
