@@ -76,14 +76,16 @@ func readAiperf(doc json.RawMessage) ([]Result, error) {
 	if err := r.counts(list); err != nil {
 		return nil, err
 	}
-	r.seconds("benchmark_duration", f.Duration.Avg)
+	if scale, ok := r.scale("benchmark_duration", f.Duration, aiperfTimes); ok {
+		r.seconds("benchmark_duration", f.Duration.Avg, scale/1000)
+	}
 	r.aiperf("ttft", "time_to_first_token", f.TTFT)
 	r.aiperf("itl", "inter_token_latency", f.ITL)
 	r.aiperf("chunk_gap", "inter_chunk_latency", f.ICL)
 	r.aiperf("e2el", "request_latency", f.Latency)
-	r.number("output_tok_s", "output_token_throughput", "tok/s", f.OutputRate.Avg, 1)
-	r.number("total_tok_s", "total_token_throughput", "tok/s", f.TotalRate.Avg, 1)
-	r.number("req_s", "request_throughput", "req/s", f.RequestRate.Avg, 1)
+	r.aiperfRate("output_tok_s", "output_token_throughput", "tok/s", f.OutputRate, aiperfTokenRates)
+	r.aiperfRate("total_tok_s", "total_token_throughput", "tok/s", f.TotalRate, aiperfTokenRates)
+	r.aiperfRate("req_s", "request_throughput", "req/s", f.RequestRate, aiperfRequestRates)
 	r.warn(failuresCountAsOK)
 	r.warn("its inter-token latency is what others call TPOT, its inter-chunk latency what others call ITL")
 	if usage, err := r.count("total_usage_completion_tokens", f.Usage.Avg); err == nil && usage.Present() && usage != r.OutputTokens {
@@ -95,13 +97,31 @@ func readAiperf(doc json.RawMessage) ([]Result, error) {
 	return []Result{r.Result}, nil
 }
 
-// units that aiperf writes for latencies, in ms.
-var aiperfUnits = map[string]float64{"ms": 1, "sec": 1000, "us": 1e-3, "ns": 1e-6}
+// Units that aiperf writes: of latencies and durations, in ms, and of rates, per second.
+var (
+	aiperfTimes        = map[string]float64{"ms": 1, "sec": 1000, "us": 1e-3, "ns": 1e-6}
+	aiperfTokenRates   = map[string]float64{"tokens/sec": 1}
+	aiperfRequestRates = map[string]float64{"requests/sec": 1}
+)
 
-func (r *draft) aiperf(name, field string, m aiperfMetric) {
-	scale, known := aiperfUnits[m.Unit]
+// scale is what a metric is multiplied with; false where its unit is not known, and the metric is then missing.
+func (r *draft) scale(field string, m aiperfMetric, units map[string]float64) (float64, bool) {
+	scale, known := units[m.Unit]
 	if !known {
 		r.Missing = append(r.Missing, field+" in a known unit (it says "+strconv.Quote(m.Unit)+")")
+	}
+	return scale, known
+}
+
+func (r *draft) aiperfRate(name, field, unit string, m aiperfMetric, units map[string]float64) {
+	if scale, ok := r.scale(field, m, units); ok {
+		r.number(name, field, unit, m.Avg, scale)
+	}
+}
+
+func (r *draft) aiperf(name, field string, m aiperfMetric) {
+	scale, ok := r.scale(field, m, aiperfTimes)
+	if !ok {
 		return
 	}
 	r.number(name+"_mean", field+".avg", "ms", m.Avg, scale)

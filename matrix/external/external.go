@@ -50,6 +50,7 @@ func Read(r io.Reader) ([]Result, error) {
 	if len(data) > MaxBytes {
 		return nil, fmt.Errorf("external: the file is larger than %d MiB; give the summary, not the log of all requests", MaxBytes>>20)
 	}
+	data, marked := bytes.CutPrefix(data, []byte("\xef\xbb\xbf"))
 	dec := json.NewDecoder(bytes.NewReader(plainJSON(data)))
 	var out []Result
 	for n := 1; ; n++ {
@@ -62,6 +63,14 @@ func Read(r io.Reader) ([]Result, error) {
 		rs, err := readOne(doc)
 		if err != nil {
 			return nil, fmt.Errorf("external: value %d: %w", n, err)
+		}
+		for i := range rs {
+			d := draft{rs[i]}
+			d.consistent()
+			if marked {
+				d.warn("the file begins with a byte-order mark, which none of these tools writes: another program saved it again")
+			}
+			rs[i] = d.Result
 		}
 		out = append(out, rs...)
 	}
@@ -174,13 +183,38 @@ type counted struct {
 	from  *float64
 }
 
-// seconds takes the length of the benchmark.
-func (r *draft) seconds(field string, v *float64) {
+// seconds takes the length of the benchmark, scaled to seconds.
+func (r *draft) seconds(field string, v *float64, scale float64) {
 	if v == nil || *v < 0 {
 		r.Missing = append(r.Missing, field)
 		return
 	}
-	r.Seconds = matrix.Some(*v)
+	r.Seconds = matrix.Some(*v * scale)
+}
+
+// consistent warns of what the file's own counts contradict: more requests answered than asked for, and rates that are not
+// the counts over the duration. Tools take different durations for that (harnesses.md §4), so that a factor of two is allowed.
+func (r *draft) consistent() {
+	planned, known := r.Planned.Get()
+	if all := r.OK.Or(0) + r.Failed.Or(0) + r.Incomplete.Or(0); known && all > planned {
+		r.warn(fmt.Sprintf("its counts contradict each other: %d requests ended, %d were asked for", all, planned))
+	} else if known && r.OK.Present() && r.Failed.Present() && all < planned {
+		r.warn(fmt.Sprintf("%d of %d requests are neither ok nor failed in its counts", planned-all, planned))
+	}
+	seconds := r.Seconds.Or(0)
+	for _, x := range r.Numbers {
+		var n matrix.Opt[int64]
+		switch x.Name {
+		case "output_tok_s":
+			n = r.OutputTokens
+		case "req_s":
+			n = r.OK
+		}
+		count, known := n.Get()
+		if want := float64(count) / seconds; known && seconds > 0 && (x.Value > 2*want || x.Value < want/2) {
+			r.warn(fmt.Sprintf("%s is %.4g, but its own counts over its duration give %.4g", x.Field, x.Value, want))
+		}
+	}
 }
 
 func (r *draft) warn(text string) { r.Warnings = append(r.Warnings, text) }

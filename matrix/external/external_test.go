@@ -274,3 +274,40 @@ func FuzzReaders(f *testing.F) {
 		}
 	})
 }
+
+// aiperf says the unit of every figure: a duration in ms is no number of seconds, and a rate in another unit is missing.
+func TestAiperfUnits(t *testing.T) {
+	r, err := Read(strings.NewReader(`{"aiperf_version":"1","time_to_first_token":{"unit":"sec","avg":0.05},"benchmark_duration":{"unit":"ms","avg":2500},
+		"request_count":{"unit":"requests","avg":10},"request_throughput":{"unit":"requests/min","avg":240},"output_token_throughput":{"unit":"tokens/sec","avg":7}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	missing := strings.Join(r[0].Missing, "\n")
+	if r[0].Seconds != matrix.Some(2.5) || number(t, r[0], "ttft_mean") != 50 || number(t, r[0], "output_tok_s") != 7 ||
+		!strings.Contains(missing, `request_throughput in a known unit (it says "requests/min")`) || !strings.Contains(missing, "total_token_throughput in a known unit") {
+		t.Errorf("%+v", r[0])
+	}
+}
+
+// What a file contradicts itself in is said beside its numbers.
+func TestInconsistentFilesAreNoted(t *testing.T) {
+	for name, c := range map[string]struct{ file, want string }{
+		"more than asked for":  {`"num_prompts":4,"completed":4,"failed":1`, "5 requests ended, 4 were asked for"},
+		"some are lost":        {`"num_prompts":8,"completed":4,"failed":1`, "3 of 8 requests are neither ok nor failed"},
+		"a rate that is none":  {`"completed":10,"duration":10,"request_throughput":5`, "request_throughput is 5, but its own counts over its duration give 1"},
+		"tokens of nowhere":    {`"total_output_tokens":100,"duration":10,"output_throughput":1`, "output_throughput is 1, but its own counts over its duration give 10"},
+		"all of it is in line": {`"num_prompts":5,"completed":4,"failed":1,"total_output_tokens":100,"duration":10,"output_throughput":9.9`, ""},
+	} {
+		file := `{"total_token_throughput":1,"mean_ttft_ms":1,` + c.file + `}`
+		for _, mark := range []string{"", "\ufeff"} {
+			rs, err := Read(strings.NewReader(mark + file))
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			said := strings.Join(rs[0].Warnings[1:], "\n") // the first is of the tool itself
+			if !strings.Contains(said, c.want) || c.want == "" && strings.Contains(said, "count") || strings.Contains(said, "byte-order mark") != (mark != "") {
+				t.Errorf("%s: %q, want %q", name, said, c.want)
+			}
+		}
+	}
+}

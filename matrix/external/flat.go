@@ -47,7 +47,7 @@ func readVLLM(doc json.RawMessage) ([]Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.seconds("duration", f.number("duration"))
+	r.seconds("duration", f.number("duration"), 1)
 	for _, q := range []string{"ttft", "tpot", "itl", "e2el"} {
 		r.flatNumbers(f, q, q)
 	}
@@ -72,7 +72,7 @@ func readSGLang(doc json.RawMessage) ([]Result, error) {
 		return nil, err
 	}
 	r.sglangFailures(f)
-	r.seconds("duration", f.number("duration"))
+	r.seconds("duration", f.number("duration"), 1)
 	for _, q := range []string{"ttft", "tpot", "itl"} {
 		r.flatNumbers(f, q, q)
 	}

@@ -67,7 +67,7 @@ func readGuidellm(doc json.RawMessage) ([]Result, error) {
 		if err != nil {
 			return nil, fmt.Errorf("benchmark %d: %w", i, err)
 		}
-		r.seconds("duration", b.Duration)
+		r.seconds("duration", b.Duration, 1)
 		r.guidellm("ttft", "time_to_first_token_ms", m.TTFT, 1)
 		r.guidellm("tpot", "time_per_output_token_ms", m.TPOT, 1)
 		r.guidellm("itl", "inter_token_latency_ms", m.ITL, 1)

@@ -56,7 +56,7 @@ func readInferencePerf(doc json.RawMessage) ([]Result, error) {
 		return nil, err
 	}
 	r.Missing = append(r.Missing, "planned requests (in the configuration, not in the result)")
-	r.seconds("benchmark_time_seconds", f.Seconds)
+	r.seconds("benchmark_time_seconds", f.Seconds, 1)
 	r.inferencePerf("ttft", "time_to_first_token", ok.Latency.TTFT)
 	r.inferencePerf("tpot", "time_per_output_token", ok.Latency.TPOT)
 	r.inferencePerf("itl", "inter_token_latency", ok.Latency.ITL)
