@@ -46,6 +46,9 @@ var broker1 = formula{
 		} else {
 			a.withhold(prefill, "request "+strconv.Itoa(t.req.Index)+" lacks a prompt count or a time to first token")
 		}
+		if t.firstToken.Present() && t.firstToken == t.lastToken && t.req.CompletionTokens.Or(0) > t.firstTokens.Or(1) { // something on the way gathered the body
+			a.withhold(tpot, "all tokens of request "+strconv.Itoa(t.req.Index)+" came at one instant")
+		}
 		if t.events > 0 && t.coalesced() {
 			a.withhold(itl, string(matrix.ITLCoalesced)+": chunks are not tokens in request "+strconv.Itoa(t.req.Index))
 		}

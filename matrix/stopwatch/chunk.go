@@ -11,7 +11,8 @@ type chunk struct {
 	counts      usage // of usage, or of a native form's own fields
 	model       text
 	fingerprint text
-	failure     []byte // the error value, or the whole event where object is "error"
+	failure     []byte // the error: an object or a string, else the whole event
+	flat        bool   // the event itself is the error: object is "error", or the error member tells no more than that there is one
 
 	// Forms that are not OpenAI's.
 	stop     bool // llama.cpp: the final event
@@ -19,6 +20,7 @@ type chunk struct {
 	content  text // llama.cpp content, SGLang text
 	ids      matrix.Opt[int64]
 	metaEnd  text // SGLang finish_reason.type
+	metaRaw  []byte
 	hasMeta  bool
 
 	predicted matrix.Opt[int64] // timings.predicted_n or tokens_predicted
@@ -52,7 +54,6 @@ type arguments struct {
 func (c *chunk) parse(s *scanner, event []byte) bool {
 	*c = chunk{choices: c.choices[:0], arguments: c.arguments[:0]}
 	s.reset(event)
-	var flat bool
 	for open := s.open('{'); open && s.member(); { // null and other scalars are legal and say nothing
 		switch string(s.name) {
 		case "choices":
@@ -64,15 +65,10 @@ func (c *chunk) parse(s *scanner, event []byte) bool {
 		case "system_fingerprint":
 			c.fingerprint = s.text()
 		case "error":
-			switch s.peek() {
-			case '{', '"':
-				c.failure = s.skip()
-			default:
-				s.skip()
-			}
+			c.parseError(s)
 		case "object":
 			t := s.text()
-			flat = flat || string(t.raw) == "error"
+			c.flat = c.flat || string(t.raw) == "error"
 		case "timings":
 			c.parseTimings(s)
 		case "content", "text":
@@ -93,10 +89,23 @@ func (c *chunk) parse(s *scanner, event []byte) bool {
 			s.skip()
 		}
 	}
-	if flat && c.failure == nil {
+	if c.flat && c.failure == nil {
 		c.failure = event
 	}
 	return s.end()
+}
+
+// parseError takes an error of any kind; null and false are none.
+func (c *chunk) parseError(s *scanner) {
+	switch s.peek() {
+	case '{', '"':
+		c.failure = s.skip()
+	case 'n', 'f':
+		s.skip()
+	default:
+		s.skip()
+		c.flat = true
+	}
 }
 
 func (c *chunk) parseChoices(s *scanner) {
@@ -125,6 +134,8 @@ func (c *chunk) parseChoice(s *scanner, x *choice) {
 			x.finish = s.text()
 		case "token_ids":
 			x.ids = s.count()
+		case "error":
+			c.parseError(s)
 		default:
 			s.skip()
 		}
@@ -257,7 +268,10 @@ func (c *chunk) parseMeta(s *scanner) {
 		case "reasoning_tokens":
 			c.counts.reasoning = s.amount()
 		case "finish_reason":
+			s.peek()
+			start := s.i
 			c.metaEnd = finishType(s)
+			c.metaRaw = s.b[start:s.i]
 		default:
 			s.skip()
 		}

@@ -3,22 +3,27 @@ package stopwatch
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
 )
 
 const (
 	maxCorpusBody = 256 << 20 // of one corpus file, decoded
+	maxFed        = 1 << 20   // of a body, between two looks at whether to go on
+	maxChoices    = 1024      // that a recorded request asked for
+	maxAsked      = 1 << 32   // tokens that it asked for
 	maxInline     = 2000      // runes of content that a record writes out; longer content is given by its hash
 )
 
@@ -112,7 +117,7 @@ func (r CorpusRecord) JSON() ([]byte, error) {
 
 // ParseFile parses a recorded stream in the corpus format. path names the companion (.json) or the body beside it (.txt).
 // An error is about the files; what is wrong with the stream is in the record.
-func ParseFile(path string) (CorpusRecord, error) {
+func ParseFile(ctx context.Context, path string) (CorpusRecord, error) {
 	c, body, err := readCompanion(path)
 	if err != nil {
 		return CorpusRecord{}, err
@@ -121,14 +126,14 @@ func ParseFile(path string) (CorpusRecord, error) {
 	if err != nil {
 		return CorpusRecord{}, fmt.Errorf("%s: %w", path, err)
 	}
-	return c.parse(body, cuts), nil
+	return c.parse(ctx, body, cuts)
 }
 
 func readCompanion(path string) (c companion, body []byte, err error) {
 	if ext := filepath.Ext(path); ext != ".json" {
 		path = strings.TrimSuffix(path, ext) + ".json"
 	}
-	raw, err := os.ReadFile(path)
+	raw, err := regular.ReadFile(path, maxCorpusBody)
 	if err != nil {
 		return c, nil, fmt.Errorf("a recorded stream needs its companion (the corpus format): %w", err)
 	}
@@ -142,18 +147,19 @@ func readCompanion(path string) (c companion, body []byte, err error) {
 		return c, nil, fmt.Errorf("%s: http.status %d is no HTTP status", path, c.HTTP.Status)
 	case !slices.Contains([]string{"chat", "completions", "llamacpp_native", "sglang_native"}, c.Endpoint):
 		return c, nil, fmt.Errorf("%s: endpoint %q is not chat, completions, llamacpp_native or sglang_native", path, c.Endpoint)
+	case c.Request.N < 0 || c.Request.N > maxChoices:
+		return c, nil, fmt.Errorf("%s: request.n %d is not in 1..%d", path, c.Request.N, maxChoices)
+	case c.Request.N > 1 && strings.HasSuffix(c.Endpoint, "_native"):
+		return c, nil, fmt.Errorf("%s: request.n %d: %s has one choice; leave it out", path, c.Request.N, c.Endpoint)
+	case c.Request.MaxTokens < 0 || c.Request.MaxTokens > maxAsked:
+		return c, nil, fmt.Errorf("%s: request.max_tokens %d is not in 0..%d", path, c.Request.MaxTokens, int64(maxAsked))
+	case len(c.Expect) > 0 && c.Expect[0] != '{' && string(c.Expect) != "null":
+		return c, nil, fmt.Errorf("%s: expect must be an object: a record as broker stream prints it", path)
 	case c.Transport.End != "clean" && c.Transport.End != "reset":
 		return c, nil, fmt.Errorf("%s: transport.end %q is not clean or reset", path, c.Transport.End)
 	}
-	f, err := os.Open(filepath.Join(filepath.Dir(path), c.Body))
-	if err != nil {
-		return c, nil, err
-	}
-	defer f.Close()
-	if body, err = readCapped(f); err != nil {
-		return c, nil, fmt.Errorf("%s: %w", f.Name(), err)
-	}
-	return c, body, nil
+	body, err = regular.ReadFile(filepath.Join(filepath.Dir(path), c.Body), maxCorpusBody)
+	return c, body, err
 }
 
 func readCapped(r io.Reader) ([]byte, error) {
@@ -210,8 +216,8 @@ func eventCuts(body []byte) []int {
 	return cuts
 }
 
-// parse runs the body through the reducer with these cuts; segments arrive 1 ms apart.
-func (c companion) parse(body []byte, cuts []int) CorpusRecord {
+// parse runs the body through the reducer with these cuts; segments arrive 1 ms apart. The error is the end of ctx.
+func (c companion) parse(ctx context.Context, body []byte, cuts []int) (CorpusRecord, error) {
 	a := asked{form: c.Endpoint, model: c.Request.Model, requested: c.Request.MaxTokens, choices: max(c.Request.N, 1), ignoreEOS: c.Request.IgnoreEOS,
 		cold: c.Request.ExpectCold, perChoice: true, keepDetails: true}
 	if a.form == "llamacpp_native" {
@@ -230,9 +236,13 @@ func (c companion) parse(body []byte, cuts []int) CorpusRecord {
 	}
 	last := 0
 	for i, cut := range append(slices.Clone(cuts), len(body)) {
-		if cut > last {
-			r.payload(int64(i)*1e6, body[last:cut])
-			last = cut
+		for last < cut {
+			if err := ctx.Err(); err != nil {
+				return CorpusRecord{}, err
+			}
+			next := min(cut, last+maxFed)
+			r.payload(int64(i)*1e6, body[last:next])
+			last = next
 		}
 	}
 	if c.Transport.End == "reset" {
@@ -242,7 +252,7 @@ func (c companion) parse(body []byte, cuts []int) CorpusRecord {
 	if r.r.ending == EndReset { // the corpus says it in transport.end
 		v.flags = slices.DeleteFunc(v.flags, func(f string) bool { return f == flagLost })
 	}
-	return r.record(c, v)
+	return r.record(c, v), nil
 }
 
 // decode undoes gzip, the one encoding recorded streams have; anything else stays encoded and fails.
@@ -274,7 +284,7 @@ func (r *reducer) record(c companion, v verdict) CorpusRecord {
 	if st.tokenEvents > 0 {
 		rec.FirstTokenKind = matrix.Some(map[matrix.EventKind]string{matrix.EventText: "content", matrix.EventReasoning: "reasoning", matrix.EventTool: "tool_call"}[st.firstKind])
 	}
-	if st.finished {
+	if st.ended {
 		rec.FinishReason = matrix.Some(st.finishReason)
 	}
 	r.texts(&rec, c)
@@ -299,16 +309,16 @@ func position(i int) matrix.Opt[int] {
 func (r *reducer) texts(rec *CorpusRecord, c companion) {
 	st := &r.stream
 	first := texts{}
-	for _, x := range st.texts {
-		if x.index == 0 {
+	for i, x := range st.texts {
+		if i == 0 {
 			first = x
 		}
-		if c.Request.N > 1 {
+		if c.Request.N > 1 && x.seen {
 			choice := CorpusChoice{Content: string(x.content), Reasoning: string(x.reasoning)}
-			if x.finish != "" {
+			if x.ended {
 				choice.FinishReason = matrix.Some(x.finish)
 			}
-			rec.PerChoice[fmt.Sprint(x.index)] = choice
+			rec.PerChoice[strconv.Itoa(i)] = choice
 		}
 	}
 	if st.ask.cumulative {
@@ -349,15 +359,15 @@ func (r *reducer) timing(v verdict) *CorpusTiming {
 	return t
 }
 
-// corpusError keeps message, type and code of an error object; a bare string is the message.
+// corpusError keeps message, type and code of an error object; anything else is the message.
 func corpusError(raw []byte) *CorpusError {
 	e := &CorpusError{}
-	if raw[0] == '"' {
-		e.Message = raw
+	if json.Unmarshal(raw, e) == nil {
 		return e
 	}
-	if json.Unmarshal(raw, e) != nil {
-		return nil
+	e.Message = raw
+	if !json.Valid(raw) {
+		e.Message, _ = json.Marshal(string(raw)) // a string always is JSON
 	}
 	return e
 }

@@ -2,13 +2,20 @@ package stopwatch
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+
+	"enginebroker/matrix"
 )
 
 func corpusFiles(t testing.TB) []string {
@@ -25,7 +32,7 @@ func corpusFiles(t testing.TB) []string {
 func TestCorpus(t *testing.T) {
 	for _, path := range corpusFiles(t) {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".json"), func(t *testing.T) {
-			rec, err := ParseFile(path)
+			rec, err := ParseFile(t.Context(), path)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -46,15 +53,20 @@ func TestCorpus(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			check("one byte per segment", c.parse(body, everyByte(body)), false)
-			check("one segment", c.parse(body, nil), false)
+			for name, cuts := range map[string][]int{"one byte per segment": everyByte(body), "one segment": nil} {
+				rec, err := c.parse(t.Context(), body, cuts)
+				if err != nil {
+					t.Fatal(err)
+				}
+				check(name, rec, false)
+			}
 		})
 	}
 }
 
 // The comparison notices each kind of difference.
 func TestDifferences(t *testing.T) {
-	rec, err := ParseFile("testdata/sse/s01_plain.json")
+	rec, err := ParseFile(t.Context(), "testdata/sse/s01_plain.json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +101,7 @@ func TestRecordJSON(t *testing.T) {
 		return free.ReplaceAllString(out.String(), "")
 	}
 	for _, path := range corpusFiles(t) {
-		rec, err := ParseFile(strings.TrimSuffix(path, ".json") + ".txt")
+		rec, err := ParseFile(t.Context(), strings.TrimSuffix(path, ".json")+".txt")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,6 +111,72 @@ func TestRecordJSON(t *testing.T) {
 		}
 		if got, want := compact(own), compact(rec.expect); got != want {
 			t.Errorf("%s: got %.600s\nwant %.600s", rec.ID(), got, want)
+		}
+	}
+}
+
+// A body that is a pipe is refused without waiting for its other end, and so is a companion.
+func TestParseFileOfPipes(t *testing.T) {
+	good, err := os.ReadFile("testdata/sse/s01_plain.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pipe := range []string{"s01_plain.txt", "s01_plain.json"} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "s01_plain.json"), good, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_ = os.Remove(filepath.Join(dir, pipe))
+		if err := syscall.Mkfifo(filepath.Join(dir, pipe), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ParseFile(t.Context(), filepath.Join(dir, "s01_plain.json")); err == nil || !strings.Contains(err.Error(), pipe+": a named pipe is no regular file") {
+			t.Errorf("%s is a pipe: %v", pipe, err)
+		}
+	}
+}
+
+// Parsing ends with its context.
+func TestParseFileCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := ParseFile(ctx, "testdata/sse/s01_plain.json"); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
+
+// What several choices come to, by the n that was asked for.
+func TestChoices(t *testing.T) {
+	piece := func(i int, text, end string) string {
+		finish := "null"
+		if end != "" {
+			finish = strconv.Quote(end)
+		}
+		return fmt.Sprintf(`data: {"choices":[{"index":%d,"delta":{"content":%q},"finish_reason":%s}]}`+"\n\n", i, text, finish)
+	}
+	usage := `data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}` + "\n\n"
+	for _, c := range []struct {
+		name    string
+		n       int64
+		body    string
+		verdict matrix.Outcome
+		reasons string
+	}{
+		{"both end", 2, piece(0, "a", "stop") + piece(1, "b", "stop") + usage + doneEvent, "ok", ""},
+		{"one never ends", 2, piece(0, "a", "stop") + piece(1, "b", "") + usage + doneEvent, "suspect", "no_finish_reason"},
+		{"one never ends, nor does the stream", 2, piece(0, "a", "stop") + piece(1, "b", "") + usage, "failed", "truncated_stream"},
+		{"one never comes", 2, piece(0, "a", "") + piece(0, "b", "stop") + usage + doneEvent, "suspect", "no_finish_reason"},
+		{"one ends twice", 2, piece(0, "a", "stop") + piece(0, "b", "stop") + usage + doneEvent, "suspect", "no_finish_reason"},
+		{"one too many", 1, piece(0, "a", "stop") + piece(1, "b", "stop") + usage + doneEvent, "failed", "unasked_choice"},
+		{"another one", 1, piece(1, "a", "") + piece(1, "b", "stop") + usage, "failed", "truncated_stream,unasked_choice"},
+		{"a negative one", 1, piece(0, "a", "") + piece(-1, "", "") + piece(0, "b", "stop") + usage + doneEvent, "failed", "unasked_choice"},
+	} {
+		k := companion{Endpoint: "chat"}
+		k.HTTP.Status, k.HTTP.Headers = 200, map[string]string{"content-type": "text/event-stream"}
+		k.Request.N, k.Request.MaxTokens = c.n, 4
+		rec, err := k.parse(t.Context(), []byte(c.body), nil)
+		if err != nil || rec.Verdict != c.verdict || strings.Join(rec.Reasons, ",") != c.reasons {
+			t.Errorf("%s: %s %v, %v, want %s %s", c.name, rec.Verdict, rec.Reasons, err, c.verdict, c.reasons)
 		}
 	}
 }
@@ -119,6 +197,11 @@ func TestParseFileErrors(t *testing.T) {
 		{`"segments": null`, `"segments": [999999]`, "transport.segments"},
 		{`"segments": null`, `"segments": "often"`, "transport.segments"},
 		{`{`, `[`, "x.json"},
+		{`"max_tokens": 16`, `"n": 9223372036854775807`, "request.n 9223372036854775807 is not in 1..1024"},
+		{`"max_tokens": 16`, `"n": -1`, "request.n"},
+		{`"max_tokens": 16`, `"max_tokens": 9223372036854775807`, "request.max_tokens"},
+		{`"request": {`, `"endpoint": "sglang_native", "request": {"n": 2,`, "request.n 2: sglang_native has one choice"},
+		{`"expect": {`, `"expect": "x", "ignored": {`, "expect must be an object"},
 	} {
 		dir := t.TempDir()
 		changed := strings.Replace(string(good), c.from, c.to, 1)
@@ -130,11 +213,11 @@ func TestParseFileErrors(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := ParseFile(filepath.Join(dir, "x.json")); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := ParseFile(t.Context(), filepath.Join(dir, "x.json")); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s → %s: %v, want %q", c.from, c.to, err, c.want)
 		}
 	}
-	if _, err := ParseFile(filepath.Join(t.TempDir(), "none.txt")); err == nil {
+	if _, err := ParseFile(t.Context(), filepath.Join(t.TempDir(), "none.txt")); err == nil {
 		t.Error("a stream without a companion was parsed")
 	}
 }

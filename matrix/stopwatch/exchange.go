@@ -15,13 +15,26 @@ const (
 	maxBlock = 1 << 20
 )
 
-// exchange sends one request over a connection of its own and records the answer. A connection carries one request:
-// llama-server b11669 announces keep-alive and closes after a streamed answer, and a client that never retries loses every
-// second request to that race. The same holds for every engine, so that none is asked in another way than the others. k is
-// a connection that was opened before, nil: one is opened now, before the send stamp.
-func (s *pass) exchange(k *conn, x *Exchange) {
+// exchange sends one request over a connection of its own and records the answer. It returns the connection, used up, nil where
+// there was none. A connection carries one request: llama-server b11669 announces keep-alive and closes after a streamed
+// answer, and a client that never retries loses every second request to that race. The same holds for every engine, so that
+// none is asked in another way than the others. k is a connection that was opened before, nil: one is opened now, before the
+// send stamp. used is the connection of the request before this one: it is closed once this one is sent, whose lateness that
+// would be.
+func (s *pass) exchange(k, used *conn, x *Exchange) *conn {
 	s.sent[x.Index] = true
 	defer s.settle(x)
+	deadline := time.Now().Add(s.total)
+	k, ok := s.send(k, x, deadline)
+	s.drop(used)
+	if ok {
+		s.reader.receive(&intake{pass: s, conn: k, x: x, block: x.Wire[0], deadline: deadline, last: time.Now(), ended: make(chan struct{})})
+	}
+	return k
+}
+
+// send reports whether an answer is to be expected; where not, the exchange says why.
+func (s *pass) send(k *conn, x *Exchange, deadline time.Time) (*conn, bool) {
 	if k != nil && k.stale() {
 		s.drop(k)
 		k = nil
@@ -30,22 +43,19 @@ func (s *pass) exchange(k *conn, x *Exchange) {
 		var err error
 		if k, err = s.connect(); err != nil {
 			x.Ending, x.Error, x.End = EndDial, err.Error(), s.clock.now()
-			return
+			return nil, false
 		}
 	}
-	defer s.drop(k)
-	deadline := time.Now().Add(s.total)
 	x.Begin = s.clock.now()
 	err := k.write(s.requests[x.Index], deadline)
 	x.Sent = s.clock.now()
-	if err != nil {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		x.Ending, x.Error, x.End = EndTotal, fmt.Sprintf("the request could not be written within the total limit of %v", s.total), x.Sent
+	case err != nil:
 		x.Ending, x.Error, x.End = EndWrite, "write: "+err.Error(), x.Sent
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			x.Ending, x.Error = EndTotal, fmt.Sprintf("the request could not be written within the total limit of %v", s.total)
-		}
-		return
 	}
-	s.reader.receive(&intake{pass: s, conn: k, x: x, block: x.Wire[0], deadline: deadline, last: time.Now(), ended: make(chan struct{})})
+	return k, err == nil
 }
 
 // intake is an answer that is being read into the arrival log, until HTTP framing says that it is whole.

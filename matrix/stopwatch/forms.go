@@ -13,6 +13,7 @@ func (st *stream) openai(e *matrix.StreamEvent) {
 	var n int64
 	for i := range c.choices {
 		x := &c.choices[i]
+		st.choice(x.index)
 		role = role || x.role
 		if k := x.ids; k.Present() {
 			ids = true
@@ -24,7 +25,7 @@ func (st *stream) openai(e *matrix.StreamEvent) {
 			e.Kind = matrix.EventTool
 		}
 		if !x.finish.empty() {
-			st.finish(e, x.index, string(x.finish.raw))
+			st.finish(e, x.index, x.finish, nil)
 		}
 	}
 	for _, a := range c.arguments {
@@ -68,7 +69,7 @@ func (st *stream) llamacpp(e *matrix.StreamEvent) {
 		st.tallies[tallyPredicted].set(n)
 	}
 	if c.stop {
-		st.finish(e, 0, string(c.stopType.raw))
+		st.finish(e, 0, c.stopType, nil)
 		st.counts = usage{prompt: c.evaluated, completion: c.predicted, cached: c.cacheN}
 		st.cacheN = c.cacheN
 		if e.Kind == matrix.EventOther {
@@ -102,7 +103,7 @@ func (st *stream) sglang(e *matrix.StreamEvent) {
 		}
 	}
 	if !c.metaEnd.empty() {
-		st.finish(e, 0, string(c.metaEnd.raw))
+		st.finish(e, 0, c.metaEnd, c.metaRaw)
 		if e.Kind == matrix.EventOther {
 			e.Kind = matrix.EventFinish
 		}

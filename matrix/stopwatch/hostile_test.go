@@ -72,6 +72,16 @@ func TestEndlessLine(t *testing.T) {
 	}
 }
 
+// SGLang's own form says with an object that it gave a request up.
+func TestNativeAbort(t *testing.T) {
+	body := `data: {"text":"ab","meta_info":{"prompt_tokens":2,"completion_tokens":2,"finish_reason":{"type":"abort","message":"boom","status_code":500}}}` + "\n\n" + doneEvent
+	wire := answer([]byte(body))
+	q := Reduce(recorded(wire, len(wire), EndClean), matrix.Dialect{Form: "sglang_native", Cumulative: true}, matrix.Point{OutputTokens: 4})[0]
+	if q.Outcome != matrix.OutcomeFailed || strings.Join(q.Reasons, ",") != "inband_error" || q.Error != "boom" {
+		t.Errorf("%s %v (%s)", q.Outcome, q.Reasons, q.Error)
+	}
+}
+
 // Rules that no stream of the corpus shows.
 func TestRules(t *testing.T) {
 	tokens := strings.Repeat(tokenEvent("x"), 4)
@@ -97,6 +107,20 @@ func TestRules(t *testing.T) {
 		{"a running count that falls", strings.ReplaceAll(tokenEvent("x"), `"choices"`, `"usage":{"completion_tokens":3},"choices"`) +
 			strings.ReplaceAll(tokenEvent("x"), `"choices"`, `"usage":{"completion_tokens":2},"choices"`) +
 			strings.ReplaceAll(tokenEvent("x"), `"choices"`, `"usage":{"completion_tokens":4},"choices"`) + string(ending), EndClean, "suspect", "token_count_conflict", ""},
+		{"an error that is a number", tokens + "data: {\"error\":500}\n\n" + string(ending), EndClean, "failed", "inband_error", ""},
+		{"an error that is true", tokens + "data: {\"error\":true,\"message\":\"x\"}\n\n" + string(ending), EndClean, "failed", "inband_error", ""},
+		{"an error that is a list", tokens + "data: {\"error\":[\"x\"]}\n\n" + string(ending), EndClean, "failed", "inband_error", ""},
+		{"no error", tokens + "data: {\"error\":null}\n\ndata: {\"error\":false}\n\n" + string(ending), EndClean, "ok", "", ""},
+		{"an error of the choice", strings.Replace(tokens, `"finish_reason"`, `"error":{"message":"x"},"finish_reason"`, 1) + string(ending), EndClean, "failed", "inband_error", ""},
+		{"an event named error", tokens + "event: error\ndata: {\"message\":\"x\",\"code\":500}\n\n" + string(ending), EndClean, "failed", "inband_error", ""},
+		{"an event named error after its data", tokens + "data: {\"code\":500}\nevent:error\n\n" + string(ending), EndClean, "failed", "inband_error", ""},
+		{"an event named error that is text", tokens + "event: error\ndata: out of memory\n\n" + string(ending), EndClean, "failed", "inband_error,malformed_event", ""},
+		{"an event named twice", "event: error\nevent: message\n" + tokens + string(ending), EndClean, "ok", "", ""},
+		{"a name without data names nothing", "event: error\n\n" + tokens + string(ending), EndClean, "ok", "", ""},
+		{"aborted", tokens + strings.Replace(finishEvent, "length", "abort", 1) + usageEvent + doneEvent, EndClean, "failed", "inband_error", ""},
+		{"ended by an error", tokens + strings.Replace(finishEvent, "length", "error", 1) + usageEvent + doneEvent, EndClean, "failed", "inband_error", ""},
+		{"fewer tokens than events", tokens + tokenEvent("y") + string(ending), EndClean, "suspect", "token_count_conflict", ""},
+		{"another choice", tokens + strings.Replace(tokenEvent(""), `"index":0`, `"index":1`, 1) + string(ending), EndClean, "failed", "unasked_choice", ""},
 		{"malformed and an error", "data: {\n\n" + tokens + "data: {\"error\":\"x\"}\n\n", EndClean, "failed", "inband_error,malformed_event", "no_done,no_usage"},
 	} {
 		d := matrix.Dialect{RunningUsage: true, Sources: []matrix.TokenSource{{Name: "token_ids", Kind: matrix.CountExact}, {Name: "running_usage", Kind: matrix.CountCumulative}}}

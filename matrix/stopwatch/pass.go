@@ -117,6 +117,8 @@ func (s *pass) closedLoop() {
 			ready.Done()
 			<-start
 			last := int64(0)
+			var used *conn
+			defer func() { s.drop(used) }()
 			for s.running() {
 				i := int(s.next.Add(1) - 1)
 				if i >= len(s.requests) {
@@ -124,7 +126,7 @@ func (s *pass) closedLoop() {
 				}
 				x := &s.rec.Exchanges[i]
 				x.Scheduled = last
-				s.exchange(s.take(slot), x)
+				used = s.exchange(s.take(slot), used, x)
 				last = x.End
 			}
 		})
@@ -142,7 +144,7 @@ func (s *pass) openLoop(ctx context.Context) {
 	for slot := range s.client.slots {
 		workers.Go(func() {
 			for i := range work {
-				s.exchange(s.take(slot), &s.rec.Exchanges[i])
+				s.drop(s.exchange(s.take(slot), nil, &s.rec.Exchanges[i]))
 			}
 		})
 	}
@@ -156,7 +158,7 @@ func (s *pass) openLoop(ctx context.Context) {
 		select {
 		case work <- i:
 		default:
-			workers.Go(func() { s.exchange(nil, &s.rec.Exchanges[i]) })
+			workers.Go(func() { s.drop(s.exchange(nil, nil, &s.rec.Exchanges[i])) })
 		}
 	}
 	close(work)
@@ -204,8 +206,11 @@ func (s *pass) connect() (*conn, error) {
 	return k, nil
 }
 
-// drop closes a connection for good.
+// drop closes a connection for good; nil is none.
 func (s *pass) drop(k *conn) {
+	if k == nil {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.open, k)

@@ -169,7 +169,7 @@ func (r *reducer) payload(at int64, b []byte) {
 			r.r.tooMany = true
 			break
 		}
-		r.stream.event(at, data, r.framer.begin)
+		r.stream.event(at, data, r.framer.begin, r.framer.failed)
 	}
 }
 
@@ -213,7 +213,7 @@ func (r *reducer) end(x *Exchange) matrix.Request {
 	if st.firstAnswer >= 0 {
 		q.FirstText = matrix.Some(st.answerAt)
 	}
-	if st.finished {
+	if st.ended {
 		q.Terminal = matrix.Some(st.terminalAt)
 	}
 	q.Text, q.TextSHA256 = st.digest()

@@ -26,6 +26,7 @@ const (
 	reasonEncoded      = "content_encoded" // the body is compressed although identity was asked for
 	reasonEventTooBig  = "event_too_large"
 	reasonEvents       = "too_many_events"
+	reasonChoice       = "unasked_choice"
 	reasonIdle         = "idle_limit"
 	reasonTotal        = "total_limit"
 	reasonCancelled    = "cancelled"
@@ -126,13 +127,18 @@ func (st *stream) judge(r response) verdict {
 		if r.tooMany {
 			fail(reasonEvents, "the answer has more than %d events", st.ask.eventCap())
 		}
+		if i, ok := st.stray.Get(); ok {
+			fail(reasonChoice, "the stream has a choice %d, asked for %d", i, st.ask.choices)
+		}
 		if st.failed || limited != "" {
 			break
 		}
-		if r.brokenEvent || !st.finished && !st.done { // rules 2 and 4
+		whole := st.finished == st.ask.choices
+		if r.brokenEvent || !whole && !st.done { // rules 2 and 4
 			fail(reasonTruncated, "the stream ended without a finish reason or inside an event after %d events%s", st.events, prefixed(": ", r.cause))
-		} else if !st.finished {
+		} else if !whole {
 			suspect = append(suspect, reasonNoFinish)
+			why("%d of %d choices have a finish reason", st.finished, st.ask.choices)
 		}
 		if st.tokenEvents == 0 { // rule 5
 			fail(reasonNoTokens, "the stream carried no output")
@@ -162,11 +168,13 @@ func (st *stream) doubts(why func(string, ...any)) []string {
 		return []string{reasonNoUsage}
 	}
 	var out []string
-	most := st.ask.requested * max(st.ask.choices, 1)
+	most := st.ask.requested * st.ask.choices
 	conflict := ""
 	switch {
 	case n == 0 && st.tokenEvents > 0:
 		conflict = fmt.Sprintf("usage says 0 tokens, %d events carried output", st.tokenEvents)
+	case int64(st.spoken) > n: // a token is one event at most, but for those of a tool call
+		conflict = fmt.Sprintf("usage says %d tokens, %d events carried output", n, st.spoken)
 	case st.ask.requested > 0 && n > most:
 		conflict = fmt.Sprintf("usage says %d tokens, asked for at most %d", n, most)
 	case st.counts.reasoning.Or(0) > n:

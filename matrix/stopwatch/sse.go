@@ -18,6 +18,8 @@ type framer struct {
 	data     []byte // the event's data: aliases b for one whole line, else gathered
 	gathered []byte // storage of data once it does not alias b
 	open     bool   // the event has a data line
+	erring   bool   // the event at hand is named error
+	failed   bool   // the event that next returned was
 	consumed int64  // bytes before b
 	begin    int64  // offset of the line that began the event's data
 	comments int
@@ -59,6 +61,10 @@ func (f *framer) next() (data []byte, ok bool) {
 			break
 		}
 		line, at := f.b[:end], f.consumed
+		if len(f.partial)+end > maxEvent {
+			f.over = true
+			break
+		}
 		if len(f.partial) > 0 {
 			f.keep(line)
 			line, at = f.partial, at-int64(len(f.partial)-end)
@@ -115,6 +121,7 @@ func (f *framer) line(line []byte, at int64) (data []byte, ok bool) {
 	if len(line) == 0 {
 		data, ok = f.data, f.open && len(f.data) > 0
 		f.data, f.open = nil, false
+		f.failed, f.erring = f.erring, false
 		f.gathered = f.gathered[:0]
 		return data, ok
 	}
@@ -122,8 +129,11 @@ func (f *framer) line(line []byte, at int64) (data []byte, ok bool) {
 		f.comments++
 		return nil, false
 	}
-	value, is := dataValue(line)
+	value, is := fieldValue(line, "data")
 	if !is {
+		if name, is := fieldValue(line, "event"); is {
+			f.erring = string(name) == "error"
+		}
 		return nil, false
 	}
 	if !f.open {
@@ -145,12 +155,12 @@ func (f *framer) line(line []byte, at int64) (data []byte, ok bool) {
 	return nil, false
 }
 
-// dataValue returns the value of a data field: "data", "data:x" and "data: x".
-func dataValue(line []byte) ([]byte, bool) {
-	if !bytes.HasPrefix(line, []byte("data")) {
+// fieldValue returns the value of a field of that name: "data", "data:x" and "data: x".
+func fieldValue(line []byte, name string) ([]byte, bool) {
+	if len(line) < len(name) || string(line[:len(name)]) != name {
 		return nil, false
 	}
-	line = line[4:]
+	line = line[len(name):]
 	switch {
 	case len(line) == 0:
 		return line, true
@@ -171,6 +181,6 @@ func (f *framer) broken() bool {
 	if !f.started {
 		line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf"))
 	}
-	value, is := dataValue(line)
+	value, is := fieldValue(line, "data")
 	return is && len(value) > 0
 }

@@ -102,6 +102,27 @@ func TestFramerCap(t *testing.T) {
 	}
 }
 
+// The cap of a line does not depend on where it was cut.
+func TestFramerCapInPieces(t *testing.T) {
+	for _, n := range []int{maxEvent, maxEvent + 1} {
+		body := append(append([]byte("data: "), bytes.Repeat([]byte("x"), n-len("data: "))...), "\n\ndata: a\n\n"...)
+		for _, cut := range []int{0, 3, n - 1, n, n + 1} {
+			var f framer
+			f.reset()
+			events := 0
+			for _, piece := range [][]byte{body[:cut], body[cut:]} {
+				f.feed(piece)
+				for _, ok := f.next(); ok; _, ok = f.next() {
+					events++
+				}
+			}
+			if f.over != (n > maxEvent) || (events == 2) != (n == maxEvent) {
+				t.Errorf("a line of %d bytes cut at %d: over %v, %d events", n, cut, f.over, events)
+			}
+		}
+	}
+}
+
 func FuzzFramer(f *testing.F) {
 	for _, path := range corpusFiles(f) {
 		if _, body, err := readCompanion(path); err != nil {

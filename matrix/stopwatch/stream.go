@@ -37,7 +37,7 @@ type asked struct {
 	running     bool
 	sources     []matrix.TokenSource
 	requested   int64 // tokens per choice; 0: unknown
-	choices     int64 // n of the request
+	choices     int64 // n of the request, at least 1
 	ignoreEOS   bool
 	cold        bool
 	keepText    bool
@@ -54,7 +54,10 @@ type stream struct {
 
 	events, jsonEvents, tokenEvents int
 	afterDone                       int
-	done, finished                  bool
+	done                            bool
+	ended                           bool              // a choice has a finish reason
+	finished                        int64             // choices of those asked for that have one
+	stray                           matrix.Opt[int64] // the first choice that was not asked for
 	finishReason                    string
 	firstToken, usageEvent          int // event indices, -1: none
 	firstKind                       matrix.EventKind
@@ -76,10 +79,11 @@ type stream struct {
 	sofar    int64
 	firstSum matrix.Opt[int64]
 
-	sum   hash.Hash
-	out   []byte // text of choice 0 in order of arrival, not yet in sum unless kept
-	last  []byte // cumulative forms: the source of the text so far
-	texts []texts
+	sum    hash.Hash
+	out    []byte  // text of choice 0 in order of arrival, not yet in sum unless kept
+	last   []byte  // cumulative forms: the source of the text so far
+	texts  []texts // of the choices asked for, by index
+	spoken int     // token events that are no tool call's
 }
 
 // tally is one token source that runs along the stream.
@@ -93,11 +97,11 @@ type tally struct {
 	step  matrix.Opt[int64] // brought by the event at hand
 }
 
-// texts is what one choice said.
+// texts is what one choice said; the pieces are gathered where asked.perChoice.
 type texts struct {
-	index              int64
 	content, reasoning []byte
 	tool               []byte
+	seen, ended        bool
 	finish             string
 }
 
@@ -107,7 +111,7 @@ func (st *stream) reset(a asked, emit func(matrix.StreamEvent)) {
 		sum = sha256.New()
 	}
 	sum.Reset()
-	*st = stream{ask: a, emit: emit, s: scanner{key: st.s.key}, c: st.c, sum: sum, out: st.out[:0], last: st.last[:0],
+	*st = stream{ask: a, emit: emit, s: scanner{key: st.s.key}, c: st.c, sum: sum, out: st.out[:0], last: st.last[:0], texts: st.texts[:0],
 		model: st.model[:0], fingerprint: st.fingerprint[:0], firstToken: -1, usageEvent: -1, firstAnswer: -1, malformed: -1, best: -1}
 	for i, name := range []string{sourceIDs, sourceRunning, sourcePredicted, sourceTimings} {
 		t := tally{name: name, kind: matrix.CountLossy}
@@ -137,8 +141,9 @@ func (t *tally) set(total int64) {
 	t.seen, t.total, t.step = true, total, matrix.Some(step)
 }
 
-// event takes one dispatched event. at is the arrival of the byte that completed it, offset where its data began.
-func (st *stream) event(at int64, data []byte, offset int64) {
+// event takes one dispatched event. at is the arrival of the byte that completed it, offset where its data began; failed
+// says that it is named error.
+func (st *stream) event(at int64, data []byte, offset int64, failed bool) {
 	index := st.events
 	st.events++
 	if st.done {
@@ -153,10 +158,16 @@ func (st *stream) event(at int64, data []byte, offset int64) {
 		if st.malformed < 0 {
 			st.malformed = offset
 		}
+		if failed && !st.failed {
+			st.fail(data)
+		}
 		st.emit(matrix.StreamEvent{At: at})
 		return
 	}
 	st.jsonEvents++
+	if failed && st.c.failure == nil {
+		st.c.failure = data
+	}
 	if st.c.failure != nil && !st.failed {
 		st.fail(st.c.failure)
 	}
@@ -193,8 +204,7 @@ func (st *stream) output(e *matrix.StreamEvent, choice int64, kind matrix.EventK
 	if kind == matrix.EventText && st.firstAnswer < 0 {
 		st.firstAnswer, st.answerAt = st.events-1, e.At
 	}
-	if st.ask.perChoice {
-		x := st.choice(choice)
+	if x := st.choice(choice); x != nil && st.ask.perChoice {
 		switch kind {
 		case matrix.EventReasoning:
 			x.reasoning = unquote(x.reasoning, t)
@@ -214,24 +224,41 @@ func (st *stream) output(e *matrix.StreamEvent, choice int64, kind matrix.EventK
 	}
 }
 
+// choice notes that a choice was seen; nil where it was not asked for.
 func (st *stream) choice(index int64) *texts {
-	for i := range st.texts {
-		if st.texts[i].index == index {
-			return &st.texts[i]
+	if index < 0 || index >= st.ask.choices {
+		if !st.stray.Present() {
+			st.stray = matrix.Some(index)
 		}
+		return nil
 	}
-	st.texts = append(st.texts, texts{index: index})
-	return &st.texts[len(st.texts)-1]
+	for int64(len(st.texts)) <= index {
+		st.texts = append(st.texts, texts{})
+	}
+	x := &st.texts[index]
+	x.seen = true
+	return x
 }
 
-func (st *stream) finish(e *matrix.StreamEvent, choice int64, reason string) {
+// finish takes a finish reason. Some say that the engine gave the request up; detail is then what else it says, as JSON.
+func (st *stream) finish(e *matrix.StreamEvent, choice int64, reason text, detail []byte) {
 	e.Finish = true
-	if choice == 0 || !st.finished {
-		st.finishReason = reason
+	name := string(reason.raw)
+	if choice == 0 || !st.ended {
+		st.finishReason = name
 	}
-	st.finished, st.terminalAt = true, e.At
-	if st.ask.perChoice {
-		st.choice(choice).finish = reason
+	st.ended, st.terminalAt = true, e.At
+	if x := st.choice(choice); x != nil {
+		if !x.ended {
+			st.finished++
+		}
+		x.ended, x.finish = true, name
+	}
+	if (name == "abort" || name == "error") && !st.failed { // FinishReason of vLLM and SGLang
+		if len(detail) == 0 || detail[0] != '{' {
+			detail = []byte(`"the engine ended the request with finish_reason ` + name + `"`)
+		}
+		st.fail(detail)
 	}
 }
 
@@ -272,6 +299,9 @@ func (st *stream) mark(e *matrix.StreamEvent, index int) {
 		st.firstAnswer, st.answerAt = index, e.At
 	}
 	st.tokenEvents++
+	if e.Kind != matrix.EventTool {
+		st.spoken++
+	}
 	st.lastAt = e.At
 	st.oneArrival = st.oneArrival && e.At == st.firstAt
 }

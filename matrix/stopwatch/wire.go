@@ -169,14 +169,19 @@ func (w *wire) framing(proto string) {
 	}
 }
 
-// header returns the first value of that name, "" where there is none.
+// header returns the values of that name as one list (RFC 9110 §5.3), "" where there is none.
 func (w *wire) header(name string) string {
+	list := ""
 	for _, h := range w.headers {
-		if h.name == name {
-			return h.value
+		switch {
+		case h.name != name:
+		case list == "":
+			list = h.value
+		default:
+			list += ", " + h.value
 		}
 	}
-	return ""
+	return list
 }
 
 func (w *wire) has(name string) bool {

@@ -58,6 +58,7 @@ func TestWire(t *testing.T) {
 		{"two lengths", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 200, "", "two content-lengths", false},
 		{"negative length", "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", 200, "", "no length", false},
 		{"other coding", "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", 200, "", "not spoken", false},
+		{"two codings", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: gzip\r\n\r\n", 200, "", "not spoken", false},
 		{"interim", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na", 200, "a", "", true},
 		{"switching", "HTTP/1.1 101 Switching\r\n\r\n", 101, "", "101", false},
 		{"no content", "HTTP/1.1 204 No Content\r\n\r\n", 204, "", "", true},

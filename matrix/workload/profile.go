@@ -100,16 +100,25 @@ func seconds(tokens int, perSecond float64) time.Duration {
 // Grow raises the requests of each point until a repetition is expected to last at least as long as asked, and says what
 // it changed. decode is the decode rate of one stream of the fastest arm, in tokens per second: no stream of a busier
 // server is faster, so the expectation is a lower bound. Requests stay a multiple of the concurrency.
+// In open loop arrivals alone decide, and decode is not needed.
 //
 // On models of thousands of tokens per second a leg of half a second decides nothing (engines.md D8: two loads of one arm
 // differed by 32 %); 5 s and more do [own].
 func Grow(points []matrix.Point, atLeast time.Duration, decode float64) ([]matrix.Point, []string, error) {
-	if atLeast < 0 || math.IsNaN(decode) || math.IsInf(decode, 0) || decode <= 0 {
+	closed := slices.ContainsFunc(points, func(p matrix.Point) bool { return p.Rate.IsZero() })
+	if atLeast < 0 || closed && (math.IsNaN(decode) || math.IsInf(decode, 0) || decode <= 0) {
 		return nil, nil, fmt.Errorf("workload: cannot size requests for %v at %v tokens per second: give a positive measured rate", atLeast, decode)
 	}
 	out := slices.Clone(points)
 	var notes []string
 	for i, p := range out {
+		if !p.Rate.IsZero() {
+			if need := int(math.Ceil(atLeast.Minutes() * float64(p.Rate.PerMinute))); need > p.Requests {
+				out[i].Requests = need
+				notes = append(notes, fmt.Sprintf("%s: %d requests per repetition instead of %d, so that they arrive over %v", p.ID, need, p.Requests, atLeast))
+			}
+			continue
+		}
 		waves := max(1, int(math.Ceil(atLeast.Seconds()*decode/float64(p.OutputTokens))))
 		if need := waves * p.Concurrency; need > p.Requests {
 			out[i].Requests = need

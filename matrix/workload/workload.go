@@ -106,6 +106,16 @@ func Levels(name string, s Shape, concurrency ...int) Workload {
 	return Workload{Name: name, Title: name, Source: "configuration", Shapes: levels(s, concurrency...)}
 }
 
+// OpenLoop makes a workload of one shape at several rates of one arrival process.
+func OpenLoop(name string, s Shape, process string, perMinute ...int) Workload {
+	w := Workload{Name: name, Title: name, Source: "configuration"}
+	for _, n := range perMinute {
+		s.ID, s.Rate = "r"+strconv.Itoa(n), matrix.Rate{Process: process, PerMinute: n}
+		w.Shapes = append(w.Shapes, s)
+	}
+	return w
+}
+
 // id is the point id of a shape.
 func (s Shape) id() string {
 	if s.ID != "" {

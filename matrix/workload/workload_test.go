@@ -169,6 +169,19 @@ func TestGrow(t *testing.T) {
 	}
 }
 
+// In open loop the arrivals are what has to last.
+func TestGrowOpenLoop(t *testing.T) {
+	quick, _ := workload.ProfileNamed("quick")
+	w := workload.OpenLoop("paced", workload.Shape{Endpoint: "completions", PromptTokens: 16, OutputTokens: 8, Concurrency: 2}, "constant", 60, 600)
+	if err := w.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	after, notes, err := workload.Grow(workload.Points(w, quick), 5*time.Second, 0)
+	if err != nil || len(after) != 2 || after[0].ID != "r60" || after[0].Requests != 5 || after[1].Requests != 50 || len(notes) != 2 {
+		t.Errorf("%+v %q %v", after, notes, err)
+	}
+}
+
 func TestLimitsOf(t *testing.T) {
 	l := workload.LimitsOf(points(t, "serve-low", "standard"))
 	if l.ContextTokens < 1024+128+2 || l.Concurrency != 16 || l.KVTokens != 16*l.ContextTokens || l.ContextTokens%128 != 0 {
