@@ -3,11 +3,13 @@ package adapter
 import (
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
 )
 
 // BadArtifact is the refusal of an artifact that the engine cannot open.
@@ -20,6 +22,8 @@ type Checkpoint struct {
 	Files  []string // of weights, absolute
 	Vision bool     // it has a vision tower
 }
+
+const maxConfig = 8 << 20 // bytes of a config.json; as engines/artifact
 
 // OpenSafetensors finds the weight files of an artifact and refuses what cannot be one, before minutes are spent on a start.
 // engine is its name, for the message.
@@ -52,7 +56,7 @@ func OpenSafetensors(a matrix.Artifact, engine string) (Checkpoint, error) {
 		Vision json.RawMessage `json:"vision_config"`
 	}
 	path := filepath.Join(a.Path, "config.json")
-	b, err := os.ReadFile(path)
+	b, err := regular.ReadFile(path, maxConfig)
 	if err != nil {
 		return bad("%v", err)
 	}
@@ -94,7 +98,10 @@ func listed(a matrix.Artifact, suffix string) []string {
 		}
 	}
 	if len(files) == 0 {
-		files, _ = filepath.Glob(filepath.Join(a.Path, "*"+suffix)) // a directory of ours; no match is no file
+		there, _ := fs.Glob(os.DirFS(a.Path), "*"+suffix) // no match is no file
+		for _, name := range there {
+			files = append(files, filepath.Join(a.Path, name))
+		}
 	}
 	return files
 }

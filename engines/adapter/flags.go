@@ -12,9 +12,11 @@ import (
 	"strings"
 	"time"
 
+	"enginebroker/engines/fingerprint"
 	"enginebroker/engines/openai"
 	"enginebroker/engines/process"
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
 )
 
 // Flag is one argument of a fair run.
@@ -61,7 +63,7 @@ func (b Build) Arguments(flags []Flag, v openai.Values) (argv, waived []string, 
 	}
 	for _, a := range v.List("extra_args") {
 		if name := FlagName(a); isFlag(a) && !b.Known[name] {
-			x := Unsupported("this build does not know %s of extra_args", name)
+			x := Unsupported("this build does not know %s of extra_args", fingerprint.ScrubArgv([]string{name})[0])
 			x.Fix = "see " + b.Help
 			return nil, nil, x
 		}
@@ -118,7 +120,10 @@ type Help struct {
 	Must    string             // a flag that every build has; without it the text is no help
 }
 
-const helpLimit = 3 * time.Minute
+const (
+	helpLimit = 3 * time.Minute
+	maxHelp   = 4 << 20 // bytes of a list of flags [own]; vLLM's has some 200 KB
+)
 
 // Read returns the flags that the build knows, kept in the cache directory where there is one.
 func (h Help) Read(ctx context.Context, cacheDir string) (Build, error) {
@@ -128,7 +133,7 @@ func (h Help) Read(ctx context.Context, cacheDir string) (Build, error) {
 	}
 	path := filepath.Join(cacheDir, "help-"+h.Key[:16]+".txt")
 	if cacheDir != "" {
-		if text, err := os.ReadFile(path); err == nil {
+		if text, err := regular.ReadFile(path, maxHelp); err == nil {
 			if b.Known = ParseHelp(string(text)); len(b.Known) > 0 {
 				return b, nil
 			}

@@ -83,7 +83,11 @@ func (i *Instance) Describe(ctx context.Context) (matrix.Description, error) {
 // found turns the reason why an engine is not installed into the answer that it is not.
 func found(d matrix.Description, err error) (matrix.Description, error) {
 	if x, ok := errors.AsType[*NotInstalled](err); ok {
-		d.Installed, d.LookedFor = false, append(x.Looked, x.Error())
+		d.Installed = false
+		for _, l := range x.Looked {
+			d.LookedFor = append(d.LookedFor, "looked for "+l)
+		}
+		d.LookedFor = append(d.LookedFor, x.Error())
 		return d, nil
 	}
 	return d, err

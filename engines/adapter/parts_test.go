@@ -171,7 +171,10 @@ func TestInterpreterOfAScript(t *testing.T) {
 }
 
 func TestOpen(t *testing.T) {
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "[x]") // which a pattern would not match
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	for _, name := range []string{"a.gguf", "b.gguf", "c.safetensors", "d.safetensors"} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
 			t.Fatal(err)

@@ -1,11 +1,12 @@
 package adapter
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -19,6 +20,7 @@ import (
 	"enginebroker/engines/fingerprint"
 	"enginebroker/engines/process"
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
 )
 
 // Place says where a Python engine is looked for.
@@ -135,12 +137,17 @@ func interpreter(program string) string {
 	if beside := filepath.Join(filepath.Dir(program), "python"); Executable(beside) {
 		return beside
 	}
-	b, err := os.ReadFile(program)
+	f, err := regular.Open(program)
 	if err != nil {
 		return ""
 	}
-	line, _, _ := bytes.Cut(b, []byte("\n"))
-	rest, ok := strings.CutPrefix(string(line), "#!")
+	defer f.Close()
+	head, err := io.ReadAll(io.LimitReader(f, 512))
+	if err != nil {
+		return ""
+	}
+	line, _, _ := strings.Cut(string(head), "\n")
+	rest, ok := strings.CutPrefix(line, "#!")
 	if f := strings.Fields(rest); ok && len(f) > 0 && strings.HasPrefix(filepath.Base(f[0]), "python") && Executable(f[0]) {
 		return f[0]
 	}
@@ -151,8 +158,9 @@ func interpreter(program string) string {
 func sites(prefix string) []string {
 	var list []string
 	for _, p := range []string{"lib/python3*/site-packages", "lib/python3*/dist-packages", "local/lib/python3*/dist-packages", "lib/python3/dist-packages"} {
-		hits, _ := filepath.Glob(filepath.Join(prefix, p)) // a fixed pattern cannot be malformed
+		hits, _ := fs.Glob(os.DirFS(prefix), p) // a fixed pattern cannot be malformed
 		for _, h := range hits {
+			h = filepath.Join(prefix, h)
 			if !slices.Contains(list, h) {
 				list = append(list, h)
 			}

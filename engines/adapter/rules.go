@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"enginebroker/engines"
+	"enginebroker/engines/fingerprint"
 	"enginebroker/engines/openai"
 	"enginebroker/matrix"
 )
@@ -58,12 +59,12 @@ func (r Rules) Check(s engines.Settings) []engines.FieldError {
 		}
 	}
 	for _, a := range v.List("extra_args") {
-		name := FlagName(a)
+		name, shown := FlagName(a), fingerprint.ScrubArgv([]string{a})[0]
 		if why := r.forbids(name); why != "" {
-			add("extra_args", a+": "+why, "remove it")
+			add("extra_args", shown+": "+why, "remove it")
 		}
 		if slices.Contains(r.Own, name) {
-			add("extra_args", a+": the adapter sets this from the workload and the other settings", "remove it")
+			add("extra_args", shown+": the adapter sets this from the workload and the other settings", "remove it")
 		}
 	}
 	env := v.Map("env")

@@ -31,10 +31,15 @@ type Options struct {
 	HubDir string
 	// Sums keeps hashes between calls; nil hashes every file anew.
 	Sums *Sums
+	// Rehash reads every file again, whatever Sums knows of it.
+	Rehash bool
 	// HeadersOnly leaves hashes out: the manifest has no SHA256 and its files have none.
 	HeadersOnly bool
 	// Workers bounds parallel hashing; 0 means one for each core.
 	Workers int
+	// Pause is called between two reads of hashing and may wait; nil: never. One worker hashes then, so that nothing is read
+	// meanwhile.
+	Pause func(ctx context.Context) error
 }
 
 // Report is what inspection shows beside the manifest.
@@ -76,7 +81,10 @@ type Row struct {
 
 // Open finds, reads and hashes an artifact. The error is a *Refusal, a *HeaderError or of the context.
 func Open(ctx context.Context, loc Locator, opt Options) (matrix.Manifest, *Report, error) {
-	if opt.Workers <= 0 {
+	switch {
+	case opt.Pause != nil:
+		opt.Workers = 1
+	case opt.Workers <= 0:
 		opt.Workers = runtime.GOMAXPROCS(0)
 	}
 	found, err := locate(loc, opt.HubDir)

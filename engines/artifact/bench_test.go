@@ -84,7 +84,7 @@ func BenchmarkHash(b *testing.B) {
 	}
 	ways := []way{
 		{"manifest", func() error {
-			_, err := (&Sums{known: map[stamp]string{}}).all(b.Context(), dir, names, cores)
+			_, err := (&Sums{known: map[stamp]string{}}).all(b.Context(), dir, names, Options{Workers: cores})
 			return err
 		}},
 		{"in_memory", func() error {

@@ -11,6 +11,7 @@ type census struct {
 	tensors    int64
 	dtypeBytes map[string]int64
 	modules    map[string]*module
+	names      int // bytes of the modules' names
 	drafter    bool
 }
 
@@ -33,6 +34,7 @@ type module struct {
 const (
 	maxTensors = 1 << 19
 	maxModules = 1 << 17
+	maxNames   = 12 << 20 // bytes of modules' names; those of 70 000 modules have some 8 MiB at most
 )
 
 // part is a set of a module's tensors. A part that comes twice is a duplicate name.
@@ -129,6 +131,9 @@ func (c *census) add(path string, t tensor) error {
 	if m == nil {
 		if len(c.modules) == maxModules {
 			return &Refusal{Code: TooMany, Path: path, Message: fmt.Sprintf("more than %d modules; no checkpoint has as many", maxModules)}
+		}
+		if c.names += len(name); c.names > maxNames {
+			return &Refusal{Code: TooMany, Path: path, Message: fmt.Sprintf("names of modules of more than %d bytes; no checkpoint has as many", maxNames)}
 		}
 		m = &module{}
 		c.modules[strings.Clone(name)] = m

@@ -133,13 +133,16 @@ func (d *description) safetensors(ctx context.Context, f found) error {
 	if index.tensors > 0 && (index.tensors != tensors || index.check != check) {
 		d.contradict("%s places %d tensors, the shards hold %d, or in other shards", indexName, index.tensors, tensors)
 	}
-	return d.tokenizer(f)
+	if index.total > 0 && index.total != bytes {
+		d.contradict("%s says %d bytes of tensors, the shards hold %d", indexName, index.total, bytes)
+	}
+	return d.tokenizer(ctx, f)
 }
 
 const indexName = "model.safetensors.index.json"
 
 // shards lists the weight files that an engine loads: those of the index where there is one (as vLLM filters them), else all
-// but a second, consolidated copy.
+// but a second, consolidated copy. Without an index the names say how many shards there are.
 func shards(f found) ([]string, shardIndex, error) {
 	if slices.Contains(f.files, indexName) {
 		index, err := readIndex(f.root, indexName)
@@ -149,14 +152,27 @@ func shards(f found) ([]string, shardIndex, error) {
 	if len(weights) == 0 {
 		weights = f.weights
 	}
+	whole := map[string]bool{}
+	for _, name := range weights {
+		if whole[name] {
+			continue
+		}
+		parts, err := splitParts(f.root, name)
+		if err != nil {
+			return nil, shardIndex{}, err
+		}
+		for _, p := range parts {
+			whole[p] = true
+		}
+	}
 	return weights, shardIndex{}, nil
 }
 
-func (d *description) tokenizer(f found) error {
+func (d *description) tokenizer(ctx context.Context, f found) error {
 	for _, name := range []string{"tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json"} {
 		if slices.Contains(f.files, name) {
 			s := &Sums{known: map[stamp]string{}}
-			sum, err := s.Sum(context.Background(), filepath.Join(f.root, name))
+			sum, err := s.Sum(ctx, filepath.Join(f.root, name))
 			if err != nil {
 				return err
 			}
@@ -320,7 +336,11 @@ func (d *description) hash(ctx context.Context, f found, opt Options) error {
 	m := &d.manifest
 	if opt.HeadersOnly {
 		for _, name := range f.files {
-			m.Files = append(m.Files, matrix.File{Path: name})
+			st, err := stampAt(filepath.Join(f.root, name))
+			if err != nil {
+				return err
+			}
+			m.Files = append(m.Files, matrix.File{Path: name, Bytes: matrix.Some(st.Size)})
 		}
 		return nil
 	}
@@ -330,7 +350,7 @@ func (d *description) hash(ctx context.Context, f found, opt Options) error {
 	}
 	hits, reads := sums.hits.Load(), sums.reads.Load()
 	var err error
-	if m.Files, err = sums.all(ctx, f.root, f.files, opt.Workers); err != nil {
+	if m.Files, err = sums.all(ctx, f.root, f.files, opt); err != nil {
 		return err
 	}
 	d.report.Cached, d.report.Hashed = int(sums.hits.Load()-hits), int(sums.reads.Load()-reads)

@@ -10,11 +10,11 @@ import (
 	"hash"
 	"io"
 	"math"
-	"os"
 	"slices"
 	"strings"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
 )
 
 // gguf is what the metadata of one GGUF file says.
@@ -31,13 +31,14 @@ const (
 	maxGGUFName = 127       // bytes of a tensor name: GGML_MAX_NAME is 64, some builds use 128
 	maxText     = 1 << 20   // bytes of a text that is kept: a chat template [own]
 	maxKeys     = 4096      // metadata keys [own]; public files have some 60
+	maxKept     = 4 << 20   // bytes of all keys and texts that are kept [own]; a file's chat template has some 10 KiB
 	maxGGUFHead = 256 << 20 // bytes of metadata that are walked through [own]; a vocabulary of 250 000 tokens takes some 10 MiB
 )
 
 // readGGUF reads one file's metadata and tensor infos, gives each tensor to add, and checks that the tensors lie inside the
 // file, aligned and apart.
 func readGGUF(path string, add func(tensor) error) (*gguf, error) {
-	f, err := os.Open(path)
+	f, err := regular.Open(path)
 	if err != nil {
 		return nil, unreadable(path, err)
 	}
@@ -144,10 +145,16 @@ func (r *ggufReader) entry(g *gguf, seen map[string]bool) error {
 	if seen[key] {
 		return r.fail(key, "this key appears twice")
 	}
+	if err := r.keep(len(key), key); err != nil {
+		return err
+	}
 	seen[key] = true
 	kind, err := r.u32(key)
 	if err != nil {
 		return err
+	}
+	if key == "general.alignment" && kind != 4 {
+		return r.fail(key, "of value type %d; loaders read a uint32 (4) alone", kind)
 	}
 	var sum hash.Hash
 	if strings.HasPrefix(key, "tokenizer.ggml.") {
@@ -157,8 +164,10 @@ func (r *ggufReader) entry(g *gguf, seen map[string]bool) error {
 	}
 	switch {
 	case kind == ggufString && (strings.HasPrefix(key, "general.") || strings.HasPrefix(key, "tokenizer.chat_template")):
-		g.text[key], err = r.str(key, maxText)
-		return err
+		if g.text[key], err = r.str(key, maxText); err != nil {
+			return err
+		}
+		return r.keep(len(g.text[key]), key)
 	case kind == ggufString:
 		return r.skipString(key, sum)
 	case kind == ggufArray:

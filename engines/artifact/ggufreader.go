@@ -17,6 +17,7 @@ type ggufReader struct {
 	path string
 	at   int64
 	size int64
+	kept int // bytes of keys and texts
 	buf  [8]byte
 }
 
@@ -32,6 +33,14 @@ func (r *ggufReader) need(n int64, field string) error {
 	}
 	if r.at+n > maxGGUFHead {
 		return r.fail(field, "metadata of more than %d bytes", maxGGUFHead)
+	}
+	return nil
+}
+
+// keep counts what stays in memory of the metadata.
+func (r *ggufReader) keep(n int, field string) error {
+	if r.kept += n; r.kept > maxKept {
+		return r.fail(fmt.Sprintf("%.80s", field), "keys and texts of more than %d bytes; no file has as many", maxKept)
 	}
 	return nil
 }

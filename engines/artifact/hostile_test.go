@@ -118,6 +118,9 @@ func TestHostileGGUF(t *testing.T) {
 		{"unaligned offset", with(info+8+19+4+8+4, uint64(8)), "not aligned to 32"},
 		{"alignment of 3", make(append(arch, kv{"general.alignment", uint32(3)}), weight), "3 is no power of two"},
 		{"alignment of 0", make(append(arch, kv{"general.alignment", uint32(0)}), weight), "0 is no power of two"},
+		{"alignment in words", make(append(arch, kv{"general.alignment", "64"}), weight), "general.alignment: of value type 8"},
+		{"alignment of eight bytes", make(append(arch, kv{"general.alignment", uint64(64)}), weight), "general.alignment: of value type 10"},
+		{"5 MiB of keys", make(longKeys(80), weight), "keys and texts of more than 4194304 bytes"},
 		{"odd block", make(arch, []ggufEntry{{"a.weight", 8, []uint64{33}}}), "no whole blocks of Q8_0"},
 		{"duplicate tensor", make(arch, []ggufEntry{weight[0], weight[0]}), "a second tensor of this name"},
 		{"truncated inside the last tensor", good[:len(good)-100], "shorter than its tensors needs (100 bytes missing)"},
@@ -137,6 +140,27 @@ func TestHostileGGUF(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "model.gguf")
 	writeFile(t, path, string(overlap))
 	refused(t, path, "blk.1.ffn_up.weight: its data begins at 128, inside blk.0.ffn_up.weight, which ends at 256")
+}
+
+// longKeys are keys of 64 KiB.
+func longKeys(n int) []kv {
+	var out []kv
+	for i := range n {
+		out = append(out, kv{fmt.Sprintf("%04d", i) + strings.Repeat("k", 65000), uint32(1)})
+	}
+	return out
+}
+
+// Names of the greatest length do not fill the memory that is left for modules.
+func TestNamesOfModulesAreBounded(t *testing.T) {
+	c := newCensus()
+	var err error
+	for i := 0; i < maxModules && err == nil; i++ {
+		err = c.add("m.safetensors", tensor{name: fmt.Sprintf("%0*d", maxName, i), dtype: "F32", shape: []int64{1}, end: 4})
+	}
+	if err == nil || !strings.Contains(err.Error(), "names of modules") {
+		t.Error(err)
+	}
 }
 
 // arrayHeader makes a file whose only value is an array of a kind and a length, and which ends there.
@@ -200,6 +224,19 @@ func TestShards(t *testing.T) {
 	if err != nil || len(m.Contradicts) != 0 || m.Tensors != 4 {
 		t.Fatalf("%+v %v", m, err)
 	}
+
+	if m, _, err := Open(t.Context(), Locator{Path: dir}, Options{HeadersOnly: true}); err != nil || m.Files[0].Bytes.Or(0) == 0 || m.SHA256 != "" {
+		t.Errorf("headers only: %+v %v", m.Files, err)
+	}
+	index, err := os.ReadFile(filepath.Join(dir, indexName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(dir, indexName), strings.Replace(string(index), `"total_size":`, `"total_size":1`, 1))
+	if m, _, err := Open(t.Context(), Locator{Path: dir}, Options{}); err != nil || len(m.Contradicts) != 1 || !strings.Contains(m.Contradicts[0], "bytes of tensors") {
+		t.Errorf("another total: %v %v", m.Contradicts, err)
+	}
+	writeFile(t, filepath.Join(dir, indexName), string(index))
 
 	// A shard that is in no index is not loaded, and not counted.
 	writeSafetensors(t, filepath.Join(dir, "consolidated.safetensors"), layers(1, plain("F32")))

@@ -29,6 +29,21 @@ func HubDir(getenv func(string) string) string {
 	return ""
 }
 
+// unfinished refuses what a download left below dir, which need not be there.
+func unfinished(dir string) error {
+	return filepath.WalkDir(dir, func(p string, _ fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil:
+			return unreadable(p, err)
+		case strings.HasSuffix(p, ".incomplete"):
+			return incomplete(p)
+		}
+		return nil
+	})
+}
+
 var commitName = regexp.MustCompile(`^[0-9a-f]{7,40}$`)
 
 // snapshot finds a repository's snapshot directory through the cache's own refs. The network is never asked.
@@ -44,12 +59,8 @@ func snapshot(loc Locator, hub string) (dir, revision string, err error) {
 		}
 		return "", "", unreadable(repo, err)
 	}
-	left, err := filepath.Glob(filepath.Join(repo, "blobs", "*.incomplete"))
-	if err != nil {
+	if err := unfinished(filepath.Join(repo, "blobs")); err != nil {
 		return "", "", err
-	}
-	if len(left) > 0 {
-		return "", "", incomplete(left[0])
 	}
 	var have []string
 	entries, err := os.ReadDir(filepath.Join(repo, "snapshots"))

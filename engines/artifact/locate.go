@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
 )
 
 // Locator says where an artifact is: a path, or a repository at a revision in the Hugging Face cache.
@@ -82,6 +83,9 @@ const maxFiles = 10_000
 
 func locate(loc Locator, hub string) (found, error) {
 	f := found{locator: loc}
+	if loc.Path == "" && loc.Repository == "" { // an empty path would be the working folder
+		return f, &Refusal{Code: NotFound, Path: "artifact", Message: "neither a path nor a repository is named"}
+	}
 	path := loc.Path
 	if loc.Repository != "" {
 		dir, rev, err := snapshot(loc, hub)
@@ -121,8 +125,18 @@ func locate(loc Locator, hub string) (found, error) {
 	return f, f.file(filepath.Base(abs))
 }
 
-// directory lists a checkpoint directory. Hidden names are no part of an artifact.
+// directory lists a checkpoint directory. Hidden names are no part of an artifact; an unfinished download is refused wherever
+// huggingface_hub keeps it: hidden in a local directory, or with the blobs of a snapshot.
 func (f *found) directory() error {
+	left := []string{filepath.Join(f.root, ".cache/huggingface/download")}
+	if up := filepath.Dir(f.root); filepath.Base(up) == "snapshots" {
+		left = append(left, filepath.Join(filepath.Dir(up), "blobs"))
+	}
+	for _, dir := range left {
+		if err := unfinished(dir); err != nil {
+			return err
+		}
+	}
 	err := filepath.WalkDir(f.root, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return unreadable(p, err)
@@ -150,6 +164,8 @@ func (f *found) directory() error {
 				return unreadable(p, err)
 			} else if st.IsDir() {
 				return nil // a linked directory is another tree
+			} else if !st.Mode().IsRegular() {
+				return &Refusal{Code: Unreadable, Path: p, Message: "links to " + real + ", which is no regular file", Fix: "remove the link"}
 			}
 		} else if !d.Type().IsRegular() {
 			return nil
@@ -215,6 +231,13 @@ func (f *found) file(name string) error {
 		return &Refusal{Code: Incomplete, Path: filepath.Join(f.root, name), Message: "one piece of a file that was cut by bytes; no engine opens it",
 			Fix: fmt.Sprintf("join the pieces: cat %s.part* > %s", whole, whole)}
 	case strings.HasSuffix(name, ".safetensors"):
+		parts, err := splitParts(f.root, name)
+		if err == nil && len(parts) > 1 {
+			err = &Refusal{Code: Incomplete, Path: filepath.Join(f.root, name), Message: fmt.Sprintf("one of %d shards; no engine opens it alone", len(parts)), Fix: "name the directory"}
+		}
+		if err != nil {
+			return err
+		}
 		f.files, f.weights = []string{name}, []string{name}
 		return nil
 	}
@@ -226,9 +249,10 @@ func (f *found) file(name string) error {
 	return nil
 }
 
-var splitName = regexp.MustCompile(`^(.+)-(\d{5})-of-(\d{5})\.gguf$`)
+var splitName = regexp.MustCompile(`^(.+)-(\d{5})-of-(\d{5})\.(gguf|safetensors)$`)
 
-// splitParts lists the parts of a split GGUF, whichever of them is named; a whole file is its only part.
+// splitParts lists the parts of a split GGUF or the shards of a checkpoint, whichever of them is named; a whole file is its
+// only part.
 func splitParts(root, name string) ([]string, error) {
 	m := splitName.FindStringSubmatch(name)
 	if m == nil {
@@ -240,7 +264,7 @@ func splitParts(root, name string) ([]string, error) {
 	}
 	var parts, absent []string
 	for i := 1; i <= total; i++ {
-		p := fmt.Sprintf("%s-%05d-of-%s.gguf", m[1], i, m[3])
+		p := fmt.Sprintf("%s-%05d-of-%s.%s", m[1], i, m[3], m[4])
 		if _, err := os.Lstat(filepath.Join(root, p)); err != nil {
 			absent = append(absent, p)
 		}
@@ -316,6 +340,8 @@ func unreadable(path string, err error) error {
 	if unix.Lstat(path, &st) == nil {
 		out.Owner = matrix.Some(int(st.Uid))
 		out.Message += fmt.Sprintf(", owner uid %d, mode %04o", st.Uid, st.Mode&0o7777)
+	}
+	if errors.Is(err, fs.ErrPermission) {
 		out.Fix = fmt.Sprintf("run: sudo chown -R %d %q && chmod -R u+rX %q", os.Getuid(), path, path)
 	}
 	return out
@@ -323,7 +349,7 @@ func unreadable(path string, err error) error {
 
 // readSmall reads a whole file of at most limit bytes.
 func readSmall(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := regular.Open(path)
 	if err != nil {
 		return nil, unreadable(path, err)
 	}

@@ -59,7 +59,7 @@ const (
 // hub makes a cache as huggingface_hub lays it out: blobs by hash, snapshots of links, refs.
 func hub(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "hub[1]") // which a pattern would not match
 	repo := filepath.Join(dir, "models--Qwen--Qwen3.8-27B")
 	for _, commit := range []string{commitA, commitB} {
 		blob := filepath.Join(repo, "blobs", "blob-"+commit)
@@ -78,6 +78,17 @@ func link(t *testing.T, to, at string) {
 	}
 	if err := os.Symlink(to, at); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// What names no place is not the working folder, even where a checkpoint lies in it.
+func TestNoPlace(t *testing.T) {
+	dir := t.TempDir()
+	writeSafetensors(t, filepath.Join(dir, "model.safetensors"), layers(1, plain("BF16")))
+	t.Chdir(dir)
+	m, _, err := Open(t.Context(), Locator{}, Options{})
+	if r, ok := errors.AsType[*Refusal](err); !ok || r.Code != NotFound {
+		t.Errorf("%+v %v", m, err)
 	}
 }
 
@@ -163,22 +174,46 @@ func TestPathRefusals(t *testing.T) {
 	link(t, "loop", at("loop"))
 	link(t, at("nowhere"), at("dangling/model.safetensors"))
 	link(t, "self.gguf", at("inner/self.gguf"))
+	for name, err := range map[string]error{"pipe": unix.Mkfifo(at("pipe"), 0o600), "m-2": unix.Mkfifo(at("pieces/m-00002-of-00002.gguf"), 0o600)} {
+		if err != nil {
+			t.Fatal(name, err)
+		}
+	}
+	writeSafetensors(t, at("device/model.safetensors"), layers(1, plain("BF16")))
+	link(t, "/dev/zero", at("device/tokenizer.json"))
+	link(t, at("pipe"), at("piped/model.safetensors"))
+	writeGGUF(t, at("pieces/m-00001-of-00002.gguf"), append(ggufModel("qwen3", 7), kv{"split.no", uint16(0)}, kv{"split.count", uint16(2)}), blocks(8, 8))
+	writeSafetensors(t, at("few/model-00001-of-00002.safetensors"), layers(1, plain("BF16")))
+	writeSafetensors(t, at("one/model-00001-of-00002.safetensors"), layers(1, plain("BF16")))
+	writeSafetensors(t, at("one/model-00002-of-00002.safetensors"), layers(1, plain("BF16")))
+	writeSafetensors(t, at("hidden/model.safetensors"), layers(1, plain("BF16")))
+	writeFile(t, at("hidden/.cache/huggingface/download/sub/x.incomplete"), "")
+	writeSafetensors(t, at("repo/snapshots/a/model.safetensors"), layers(1, plain("BF16")))
+	writeFile(t, at("repo/blobs/x.incomplete"), "")
 	for name, want := range map[string]struct {
 		code Code
 		says string
 	}{
-		"absent":                            {NotFound, "does not exist"},
-		"empty":                             {NotFound, "no .safetensors and no .gguf"},
-		"several":                           {Ambiguous, "a-Q8_0.gguf, b-Q4_K_M.gguf"},
-		"both":                              {Ambiguous, "both safetensors and GGUF"},
-		"left":                              {Incomplete, "finish the download"},
-		"pieces/model.gguf.part01":          {Incomplete, "cat model.gguf.part* > model.gguf"},
-		"loop":                              {LinkLoop, "loop"},
-		"dangling":                          {Incomplete, "nowhere, which is not there"},
-		"inner":                             {LinkLoop, "remove the loop"},
-		"left/model.safetensors.incomplete": {Incomplete, "unfinished"},
+		"absent":                               {NotFound, "does not exist"},
+		"empty":                                {NotFound, "no .safetensors and no .gguf"},
+		"several":                              {Ambiguous, "a-Q8_0.gguf, b-Q4_K_M.gguf"},
+		"both":                                 {Ambiguous, "both safetensors and GGUF"},
+		"left":                                 {Incomplete, "finish the download"},
+		"pieces/model.gguf.part01":             {Incomplete, "cat model.gguf.part* > model.gguf"},
+		"loop":                                 {LinkLoop, "loop"},
+		"dangling":                             {Incomplete, "nowhere, which is not there"},
+		"inner":                                {LinkLoop, "remove the loop"},
+		"left/model.safetensors.incomplete":    {Incomplete, "unfinished"},
+		"pipe":                                 {Unreadable, "neither a file nor a directory"},
+		"piped":                                {Unreadable, "pipe, which is no regular file"},
+		"device":                               {Unreadable, "/dev/zero, which is no regular file"},
+		"pieces/m-00001-of-00002.gguf":         {Unreadable, "a named pipe is no regular file"},
+		"few":                                  {Incomplete, "1 of 2 parts are absent"},
+		"one/model-00001-of-00002.safetensors": {Incomplete, "name the directory"},
+		"hidden":                               {Incomplete, "finish the download"},
+		"repo/snapshots/a":                     {Incomplete, "finish the download"},
 	} {
-		_, _, err := Open(t.Context(), Locator{Path: at(name)}, Options{})
+		_, _, err := Open(t.Context(), Locator{Path: at(name)}, Options{HeadersOnly: true})
 		if r, ok := errors.AsType[*Refusal](err); !ok || r.Code != want.code || !strings.Contains(err.Error(), want.says) {
 			t.Errorf("%s: %v, want %s %q", name, err, want.code, want.says)
 		}

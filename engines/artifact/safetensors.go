@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"io"
 	"math/bits"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
 )
 
 // Bits per element of the safetensors types (safetensors, src/tensor.rs, Dtype).
@@ -44,7 +44,7 @@ type span struct{ begin, end, offset int64 }
 // readSafetensors reads one file's header, gives each tensor to add, and proves that the tensors tile the rest of the file
 // without hole or overlap, as the reference reader demands. metadata holds the strings of __metadata__.
 func readSafetensors(path string, add func(tensor) error) (metadata map[string]string, err error) {
-	f, err := os.Open(path)
+	f, err := regular.Open(path)
 	if err != nil {
 		return nil, unreadable(path, err)
 	}
@@ -270,7 +270,7 @@ type shardIndex struct {
 // readIndex reads an index of shards in constant memory: of the weight map only its shards, its length and a checksum stay.
 func readIndex(root, name string) (shardIndex, error) {
 	path := filepath.Join(root, name)
-	f, err := os.Open(path)
+	f, err := regular.Open(path)
 	if err != nil {
 		return shardIndex{}, unreadable(path, err)
 	}

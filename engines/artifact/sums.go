@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
 )
 
 // stamp identifies one state of one file's content. ctime moves on every write, even where mtime was set back or the file was
@@ -141,7 +142,7 @@ func (s *Sums) Save() error {
 
 // Sum returns the sha256 of a file's content, hex, from the cache where the file's stamp is known.
 func (s *Sums) Sum(ctx context.Context, path string) (string, error) {
-	sum, _, err := s.sum(ctx, path)
+	sum, _, err := s.sum(ctx, path, Options{})
 	return sum, err
 }
 
@@ -149,8 +150,19 @@ func (s *Sums) Sum(ctx context.Context, path string) (string, error) {
 // (10 ms at HZ=100) carry one stamp [own].
 const settled = 20 * time.Millisecond
 
-func (s *Sums) sum(ctx context.Context, path string) (string, stamp, error) {
-	f, err := os.Open(path)
+// traceless are the file systems on which a store through a mapping moves no time, so that a stamp proves nothing
+// (mm/shmem.c has no page_mkwrite).
+var traceless = []int64{unix.TMPFS_MAGIC, unix.RAMFS_MAGIC, unix.HUGETLBFS_MAGIC}
+
+// traces makes the next store into a file move its time, through a mapping too: while a page is dirty the kernel lets further
+// stores into it pass unseen. It reports false where that cannot be had.
+func traces(f *os.File) bool {
+	var fs unix.Statfs_t
+	return unix.Fstatfs(int(f.Fd()), &fs) == nil && !slices.Contains(traceless, int64(fs.Type)) && unix.Fdatasync(int(f.Fd())) == nil
+}
+
+func (s *Sums) sum(ctx context.Context, path string, opt Options) (string, stamp, error) {
+	f, err := regular.Open(path)
 	if err != nil {
 		return "", stamp{}, unreadable(path, err)
 	}
@@ -163,17 +175,22 @@ func (s *Sums) sum(ctx context.Context, path string) (string, stamp, error) {
 	s.mu.Lock()
 	sum, ok := s.known[key]
 	s.mu.Unlock()
-	if ok {
+	if ok && !opt.Rehash {
 		s.hits.Add(1)
 		return sum, key, nil
 	}
 	began := time.Now()
-	sum, err = hashFile(ctx, path, f, key)
+	traced := traces(f)
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return "", stamp{}, unreadable(path, &fs.PathError{Op: "stat", Path: path, Err: err})
+	}
+	key = stampOf(&st)
+	sum, err = hashFile(ctx, path, f, key, opt.Pause)
 	if err != nil {
 		return "", key, err
 	}
 	s.reads.Add(1)
-	if began.UnixNano()-max(key.CTime, key.MTime) > int64(settled) {
+	if traced && began.UnixNano()-max(key.CTime, key.MTime) > int64(settled) {
 		s.mu.Lock()
 		s.known[key], s.fresh = sum, true
 		s.mu.Unlock()
@@ -190,7 +207,7 @@ const (
 var chunks = sync.Pool{New: func() any { return new([hashChunk]byte) }}
 
 // hashFile reads an open file to its end and proves that it was one file in one state all the while.
-func hashFile(ctx context.Context, path string, f *os.File, before stamp) (string, error) {
+func hashFile(ctx context.Context, path string, f *os.File, before stamp, pause func(context.Context) error) (string, error) {
 	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_SEQUENTIAL)
 	h := sha256.New()
 	buf := chunks.Get().(*[hashChunk]byte)
@@ -198,6 +215,11 @@ func hashFile(ctx context.Context, path string, f *os.File, before stamp) (strin
 	for {
 		if err := ctx.Err(); err != nil {
 			return "", err
+		}
+		if pause != nil {
+			if err := pause(ctx); err != nil {
+				return "", err
+			}
 		}
 		n, err := f.Read(buf[:])
 		h.Write(buf[:n])
@@ -219,7 +241,7 @@ func hashFile(ctx context.Context, path string, f *os.File, before stamp) (strin
 }
 
 // all hashes files of root in parallel, largest first.
-func (s *Sums) all(ctx context.Context, root string, files []string, workers int) ([]matrix.File, error) {
+func (s *Sums) all(ctx context.Context, root string, files []string, opt Options) ([]matrix.File, error) {
 	out := make([]matrix.File, len(files))
 	order := make([]int, len(files))
 	sizes := make([]int64, len(files))
@@ -231,11 +253,11 @@ func (s *Sums) all(ctx context.Context, root string, files []string, workers int
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(sizes[b], sizes[a]) })
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(min(workers, maxWorkers))
+	g.SetLimit(min(opt.Workers, maxWorkers))
 	for _, i := range order {
 		g.Go(func() error {
 			path := filepath.Join(root, files[i])
-			sum, st, err := s.sum(ctx, path)
+			sum, st, err := s.sum(ctx, path, opt)
 			if err != nil {
 				return err
 			}

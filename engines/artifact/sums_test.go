@@ -37,6 +37,9 @@ func TestSumsCache(t *testing.T) {
 	path, cache := filepath.Join(dir, "model.gguf"), filepath.Join(dir, "cache/sums.json")
 	writeGGUF(t, path, ggufModel("qwen3", 7), blocks(8, 8))
 	rest(t, path)
+	if f, err := os.Open(path); err != nil || !traces(f) {
+		t.Skipf("nothing is remembered of files on this file system (%v)", err)
+	}
 	open := func(want string) matrix.Manifest {
 		t.Helper()
 		sums, err := OpenSums(cache)
@@ -90,6 +93,52 @@ func TestSumsCache(t *testing.T) {
 	open("1 read, 0 known")
 }
 
+// Weights that somebody edits through a mapping while the page is still dirty have another hash each time.
+func TestStoresThroughAMapping(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	writeFile(t, path, string(make([]byte, 8192)))
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	m, err := unix.Mmap(int(f.Fd()), 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(m)
+	s, err := OpenSums("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range byte(4) {
+		m[70] = i
+		rest(t, path)
+		for range 2 {
+			got, err := s.Sum(t.Context(), path)
+			if want := sha256.Sum256(m); err != nil || got != hex.EncodeToString(want[:]) {
+				t.Errorf("store %d: a stale hash (%v)", i, err)
+			}
+		}
+	}
+}
+
+// A hash that is known is made again on demand.
+func TestRehash(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "model.gguf")
+	writeGGUF(t, path, ggufModel("qwen3", 7), blocks(8, 8))
+	rest(t, path)
+	s, err := OpenSums("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, r, err := Open(t.Context(), Locator{Path: path}, Options{Sums: s, Rehash: true}); err != nil || r.Hashed != 1 || r.Cached != 0 {
+			t.Errorf("%+v %v", r, err)
+		}
+	}
+}
+
 // A stamp that is as new as the clock's tick is not kept: the next write may carry the same.
 func TestFreshStampIsNotCached(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
@@ -138,7 +187,7 @@ func TestReplacedWhileHashing(t *testing.T) {
 			if err := change(path); err != nil {
 				t.Fatal(err)
 			}
-			_, err = hashFile(t.Context(), path, f, stampOf(&st))
+			_, err = hashFile(t.Context(), path, f, stampOf(&st), nil)
 			if r, ok := errors.AsType[*Refusal](err); !ok || r.Code != Replaced {
 				t.Errorf("%v", err)
 			}
@@ -194,5 +243,26 @@ func TestCancel(t *testing.T) {
 	cancel()
 	if _, _, err := Open(ctx, Locator{Path: dir}, Options{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
+	}
+}
+
+// Hashing asks between two reads whether it may go on, and ends where it may not.
+func TestHashingPauses(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "w")
+	if err := os.WriteFile(path, make([]byte, 3*hashChunk), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused := errors.New("not now")
+	for _, most := range []int{1, 2, 100} {
+		asked := 0
+		_, err := (&Sums{known: map[stamp]string{}}).all(t.Context(), filepath.Dir(path), []string{"w"}, Options{Workers: 1, Pause: func(context.Context) error {
+			if asked++; asked > most {
+				return refused
+			}
+			return nil
+		}})
+		if ends := most < 100; errors.Is(err, refused) != ends || ends && asked != most+1 || !ends && asked < 3 {
+			t.Errorf("asked %d times of %d: %v", asked, most, err)
+		}
 	}
 }

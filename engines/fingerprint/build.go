@@ -3,12 +3,12 @@ package fingerprint
 import (
 	"bufio"
 	"bytes"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
 )
 
 // cmakeKeys are the cache entries that decide what a native engine is built with.
@@ -23,7 +23,7 @@ func buildConfiguration(binary string, inside func(string) string) (matrix.Facts
 	dir := filepath.Dir(binary)
 	for range searchDepth {
 		path := filepath.Join(dir, "CMakeCache.txt")
-		if b, err := readBounded(inside(path), 8<<20); err == nil {
+		if b, err := regular.ReadFile(inside(path), 8<<20); err == nil {
 			return cmakeFacts(b, path, inside)
 		}
 		if dir == "/" || dir == "." {
@@ -75,7 +75,7 @@ var commitHash = regexp.MustCompile(`^[0-9a-f]{40}([0-9a-f]{24})?$`)
 // gitHead reads the commit a work tree is at, from the files of git.
 func gitHead(dir string) string {
 	git := filepath.Join(dir, ".git")
-	if b, err := readBounded(git, 4096); err == nil { // a work tree's .git is a file that names the directory
+	if b, err := regular.ReadFile(git, 4096); err == nil { // a work tree's .git is a file that names the directory
 		to, ok := strings.CutPrefix(strings.TrimSpace(string(b)), "gitdir: ")
 		if !ok {
 			return ""
@@ -84,7 +84,7 @@ func gitHead(dir string) string {
 			git = filepath.Join(dir, to)
 		}
 	}
-	head, err := readBounded(filepath.Join(git, "HEAD"), 4096)
+	head, err := regular.ReadFile(filepath.Join(git, "HEAD"), 4096)
 	if err != nil {
 		return ""
 	}
@@ -93,13 +93,13 @@ func gitHead(dir string) string {
 		return hash(ref)
 	}
 	common := git
-	if b, err := readBounded(filepath.Join(git, "commondir"), 4096); err == nil {
+	if b, err := regular.ReadFile(filepath.Join(git, "commondir"), 4096); err == nil {
 		common = filepath.Join(git, strings.TrimSpace(string(b)))
 	}
-	if b, err := readBounded(filepath.Join(common, filepath.Clean("/"+ref)), 4096); err == nil {
+	if b, err := regular.ReadFile(filepath.Join(common, filepath.Clean("/"+ref)), 4096); err == nil {
 		return hash(strings.TrimSpace(string(b)))
 	}
-	packed, err := os.Open(filepath.Join(common, "packed-refs"))
+	packed, err := regular.Open(filepath.Join(common, "packed-refs"))
 	if err != nil {
 		return ""
 	}

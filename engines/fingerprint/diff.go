@@ -155,8 +155,9 @@ func byName(facts matrix.Facts) map[string]side {
 
 // TwoArms is what the two-arms guard says of a pair that is meant to differ in its build.
 type TwoArms struct {
-	Differ bool   // the builds differ in code
-	Says   string // what was found, in words
+	Differ  bool   // the builds differ in code
+	Unknown bool   // what would tell is not recorded on a side
+	Says    string // what was found, in words
 }
 
 // Distinct judges whether two arms are two builds. Equal builds are one engine under two names; builds whose code is equal
@@ -165,10 +166,11 @@ type TwoArms struct {
 func Distinct(a, b matrix.Facts) TwoArms {
 	build, ok := bothSay(a, b, matrix.FactBuild)
 	if !ok {
-		return TwoArms{Says: "the build of one side is not recorded: unknown is not different"}
+		return TwoArms{Unknown: true, Says: "the build of one side is not recorded: unknown is not different"}
 	}
 	at, bt := a.Value(matrix.FactBinary).Or("?"), b.Value(matrix.FactBinary).Or("?")
-	if build[0] == build[1] {
+	loaded := loadedOnOne(a, b)
+	if build[0] == build[1] && loaded == "" {
 		says := "both arms are build " + build[0]
 		if at != bt {
 			says += ", at two places: " + at + " and " + bt
@@ -185,10 +187,24 @@ func Distinct(a, b matrix.Facts) TwoArms {
 			return TwoArms{Differ: true, Says: d.Name + " differs"}
 		}
 	}
+	if loaded != "" {
+		return TwoArms{Unknown: true, Says: loaded + " is recorded on one side only, and one program picks what it computes with when it starts: a preflight records it"}
+	}
 	if code, ok := bothSay(a, b, FactBinaryCode); ok && code[0] == code[1] {
 		return TwoArms{Says: "the hashes differ and the code is equal: they differ only by location, time or build id (" + at + " and " + bt + ")"}
 	}
 	return TwoArms{Differ: true, Says: "the builds differ"}
+}
+
+// loadedOnOne names what a process loaded, where only one side has it: the build of files on disk and that of a process are
+// digests of different things, so that neither their being equal nor their differing says anything.
+func loadedOnOne(a, b matrix.Facts) string {
+	for _, name := range []string{matrix.FactBackend, FactLibrary} {
+		if a.Value(name).Present() != b.Value(name).Present() {
+			return name
+		}
+	}
+	return ""
 }
 
 // isProgram tells the mapping of the main program itself from a library.

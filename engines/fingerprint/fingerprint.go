@@ -22,7 +22,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -31,6 +30,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
 )
 
 // Names of facts beside those of package matrix. A name ending in a dot is a prefix.
@@ -162,7 +162,7 @@ func sorted(f matrix.Facts) matrix.Facts {
 }
 
 func plainSum(_ context.Context, path string) (string, error) {
-	f, err := os.Open(path)
+	f, err := regular.Open(path)
 	if err != nil {
 		return "", err
 	}

@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
 )
 
 // incidental libraries come and go while a server runs: with a name look-up or a backtrace, or because a library of the same
@@ -158,7 +158,7 @@ func programFacts(ctx context.Context, p *process, opt Options) (matrix.Facts, e
 
 // codeSum hashes the .text section of an ELF file.
 func codeSum(path string) (string, error) {
-	f, err := os.Open(path)
+	f, err := regular.Open(path)
 	if err != nil {
 		return "", err
 	}
@@ -184,7 +184,7 @@ var cudaVersion = regexp.MustCompile(`^lib(cuda|cudart|cublas|cublasLt|cudnn|ncc
 func driverFacts(proc string, tree []*process) matrix.Facts {
 	var facts matrix.Facts
 	path := filepath.Join(proc, "driver/nvidia/version")
-	if b, err := readBounded(path, 4096); err == nil {
+	if b, err := regular.ReadFile(path, 4096); err == nil {
 		line, _, _ := strings.Cut(string(b), "\n")
 		facts = append(facts, observed(FactDriver, strings.Join(strings.Fields(strings.TrimPrefix(line, "NVRM version:")), " "), path))
 	}

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,6 +14,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"enginebroker/matrix/regular"
 )
 
 // process is what /proc says of one process. Paths are those the process sees; inside gives ours.
@@ -54,12 +55,12 @@ func readProcess(proc string, pid int) (*process, error) {
 	if p.cwd, err = os.Readlink(filepath.Join(p.dir, "cwd")); err != nil {
 		return nil, p.cannot(err)
 	}
-	argv, err := readBounded(filepath.Join(p.dir, "cmdline"), maxCmdline)
+	argv, err := regular.ReadFile(filepath.Join(p.dir, "cmdline"), maxCmdline)
 	if err != nil {
 		return nil, p.cannot(err)
 	}
 	p.argv = strings.Split(strings.TrimRight(string(argv), "\x00"), "\x00")
-	env, err := readBounded(filepath.Join(p.dir, "environ"), maxCmdline)
+	env, err := regular.ReadFile(filepath.Join(p.dir, "environ"), maxCmdline)
 	if err != nil {
 		return nil, p.cannot(err)
 	}
@@ -69,7 +70,7 @@ func readProcess(proc string, pid int) (*process, error) {
 			p.env[k] = v
 		}
 	}
-	maps, err := readBounded(filepath.Join(p.dir, "maps"), maxMaps)
+	maps, err := regular.ReadFile(filepath.Join(p.dir, "maps"), maxMaps)
 	if err != nil {
 		return nil, p.cannot(err)
 	}
@@ -113,19 +114,6 @@ func (p *process) cannot(err error) error {
 		return fmt.Errorf("fingerprint: process %d belongs to %s: run the broker as that user, or give it CAP_SYS_PTRACE: %w", p.pid, owner, err)
 	}
 	return fmt.Errorf("fingerprint: process %d: %w", p.pid, err)
-}
-
-func readBounded(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err == nil && int64(len(b)) > limit {
-		err = fmt.Errorf("%s: more than %d bytes", path, limit)
-	}
-	return b, err
 }
 
 // parseMaps reads /proc/PID/maps, files only (proc_pid_maps(5)).

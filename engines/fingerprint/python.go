@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"strings"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
 )
 
 // tracked distributions are recorded one by one; all others are in the digest of the whole list.
@@ -101,12 +103,9 @@ func (p *process) sites(prefix string) []string {
 			continue
 		}
 		for _, pattern := range []string{"lib/python3*/site-packages", "lib64/python3*/site-packages", "local/lib/python3*/dist-packages", "lib/python3/dist-packages"} {
-			hits, _ := filepath.Glob(filepath.Join(p.inside(dir), pattern)) // a fixed pattern cannot be malformed
+			hits, _ := fs.Glob(os.DirFS(p.inside(dir)), pattern) // a fixed pattern cannot be malformed
 			for _, h := range hits {
-				rel, err := filepath.Rel(p.inside(dir), h)
-				if err == nil {
-					found[filepath.Join(dir, rel)] = true
-				}
+				found[filepath.Join(dir, h)] = true
 			}
 		}
 	}
@@ -188,7 +187,7 @@ var versionCommit = regexp.MustCompile(`\+(?:\w+\.)*g([0-9a-f]{7,40})\b`)
 func provenance(d distribution, site, where string, inside func(string) string) matrix.Facts {
 	var facts matrix.Facts
 	module := filepath.Join(site, strings.ReplaceAll(d.name, "-", "_"))
-	if b, err := readBounded(filepath.Join(d.info, "direct_url.json"), 64<<10); err == nil {
+	if b, err := regular.ReadFile(filepath.Join(d.info, "direct_url.json"), 64<<10); err == nil {
 		var u directURL
 		if json.Unmarshal(b, &u) == nil {
 			origin := scrubText(u.URL)
@@ -209,7 +208,7 @@ func provenance(d distribution, site, where string, inside func(string) string) 
 	}
 	for _, file := range []string{"_version.py", "version.py"} {
 		path := filepath.Join(module, file)
-		b, err := readBounded(inside(path), 64<<10)
+		b, err := regular.ReadFile(inside(path), 64<<10)
 		if err != nil {
 			continue
 		}

@@ -1,12 +1,15 @@
 package fingerprint
 
 import (
+	"encoding/json"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
 )
 
 // Removed stands where a secret was. That something was set is recorded, what it was never is.
@@ -82,19 +85,62 @@ func ScrubArgv(argv []string) []string {
 	out := make([]string, len(argv))
 	next := false
 	for i, a := range argv {
-		name, _, joined := strings.Cut(a, "=")
+		at := strings.IndexAny(a, "= ") // a flag and its value may have been written as one word
+		joined, name := at >= 0, a
+		if joined {
+			name = a[:at]
+		}
 		switch {
 		case next && !longFlag.MatchString(a):
 			out[i], next = Removed, false
 			continue
 		case strings.HasPrefix(a, "-") && joined && secretName(name):
-			out[i] = name + "=" + Removed
+			out[i] = a[:at+1] + Removed
 		default:
 			out[i] = scrubText(a)
 		}
 		next = strings.HasPrefix(a, "-") && !joined && secretName(name)
 	}
 	return out
+}
+
+// variable is an assignment among the arguments of a container's command line.
+var variable = regexp.MustCompile(`^((?:--env=|-e=?)?([A-Z][A-Z0-9_]*)=).`)
+
+// ScrubSettings returns the settings of an instance without secrets. Where one was stands a digest of the setting, so that
+// another secret still is another setting.
+func ScrubSettings(settings map[string]string) map[string]string {
+	out := maps.Clone(settings)
+	for k, v := range settings {
+		var clean string
+		if env, ok := strings.CutPrefix(k, "env."); ok && secretName(env) {
+			clean = Removed
+		} else {
+			clean = scrubList(v)
+		}
+		if clean != v {
+			out[k] = clean + " sha256:" + digestText(v)
+		}
+	}
+	return out
+}
+
+// scrubList scrubs a setting that may be a list of arguments: comma-separated, or a JSON array.
+func scrubList(v string) string {
+	var list []string
+	if !strings.HasPrefix(v, "[") || json.Unmarshal([]byte(v), &list) != nil {
+		list = strings.Split(v, ",")
+	}
+	clean := ScrubArgv(list)
+	for i, a := range clean {
+		if m := variable.FindStringSubmatch(a); m != nil && secretName(m[2]) {
+			clean[i] = m[1] + Removed
+		}
+	}
+	if slices.Equal(clean, list) {
+		return v
+	}
+	return strings.Join(clean, ",")
 }
 
 // allowed are the variables that change what an engine does; all others are never recorded.
@@ -152,7 +198,7 @@ func (p *process) template(value, where string) matrix.Fact {
 	if !filepath.IsAbs(file) {
 		file = filepath.Join(p.cwd, file)
 	}
-	if b, err := readBounded(p.inside(file), maxTemplate); err == nil {
+	if b, err := regular.ReadFile(p.inside(file), maxTemplate); err == nil {
 		value, where = string(b), file
 	}
 	return observed(matrix.FactChatTemplate, digestText(value), where)

@@ -56,6 +56,32 @@ func TestScrubEnv(t *testing.T) {
 	}
 }
 
+// Settings keep what is no secret as it is, and tell two secrets apart without holding them.
+func TestScrubSettings(t *testing.T) {
+	seen := map[string]string{}
+	for _, secret := range []string{"hush-hush-1", "hush-hush-2"} {
+		got := ScrubSettings(map[string]string{"env.HF_TOKEN": secret, "env.MY_API_KEY": secret, "env.OMP_NUM_THREADS": "4", "env.URL": "http://u:" + secret + "@h/",
+			"extra_args": "--no-webui,--api-key," + secret, "a": "--api-key=" + secret, "b": "--api-key " + secret, "c": `["--api-key", "x,` + secret + `"]`,
+			"run_args": "--ipc=host,--env=DB_TOKEN=" + secret, "d": "-e,DB_PASS=" + secret, "opens": "gguf/q4_k_m,safetensors/bf16"})
+		for k, v := range got {
+			switch k {
+			case "env.OMP_NUM_THREADS", "opens":
+				if strings.Contains(v, "sha256") {
+					t.Errorf("%s is no secret: %s", k, v)
+				}
+			default:
+				if strings.Contains(v, "hush") || !strings.Contains(v, Removed) || seen[k] == v {
+					t.Errorf("%s: %s", k, v)
+				}
+			}
+			seen[k] = v
+		}
+		if !strings.HasPrefix(got["extra_args"], "--no-webui,--api-key,"+Removed) {
+			t.Errorf("%q", got["extra_args"])
+		}
+	}
+}
+
 // A value after a flag that names a secret never survives, whatever it looks like.
 func FuzzScrub(f *testing.F) {
 	f.Add("--api-key", "abc")

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
 )
 
 // Static says what a program on disk is, without starting it: its links, hash, code, build configuration, and the packages of
@@ -76,7 +76,7 @@ func scriptPrefix(path, real string) (string, error) {
 
 // shebang returns the interpreter of a script, or nothing.
 func shebang(path string) string {
-	f, err := os.Open(path)
+	f, err := regular.Open(path)
 	if err != nil {
 		return ""
 	}

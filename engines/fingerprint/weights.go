@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
 )
 
 // Rung is how well it is known which weights a server loaded (engines.md I), best first. The served name is no rung: it is
@@ -187,7 +188,7 @@ func (p *process) openOf(want []weight) error {
 
 // readBytes is what the process fetched from storage (proc_pid_io(5), read_bytes): pages that were cached are not in it.
 func (p *process) readBytes() (int64, error) {
-	b, err := readBounded(filepath.Join(p.dir, "io"), 4096)
+	b, err := regular.ReadFile(filepath.Join(p.dir, "io"), 4096)
 	if errors.Is(err, fs.ErrPermission) {
 		return 0, nil // a rung that cannot be reached, no fault
 	}

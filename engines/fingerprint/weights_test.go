@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -112,19 +113,24 @@ func TestDistinct(t *testing.T) {
 		return b.of(pid)
 	}
 	one, two, three := build("/a", string(program)), build("/bb", string(program)), build("/ccc", string(program)+"another path in a note")
+	with := func(f ...matrix.Fact) matrix.Facts { return append(f, one.Facts...) }
+	onDisk := slices.DeleteFunc(with(), func(f matrix.Fact) bool { return f.Name == FactLibrary })
 	for _, c := range []struct {
-		name   string
-		a, b   matrix.Facts
-		differ bool
-		says   string
+		name            string
+		a, b            matrix.Facts
+		differ, unknown bool
+		says            string
 	}{
-		{"one build at two places", one.Facts, two.Facts, false, "at two places: /a/server and /bb/server"},
-		{"one code, two hashes", one.Facts, three.Facts, false, "the hashes differ and the code is equal"},
-		{"itself", one.Facts, one.Facts, false, "both arms are build"},
-		{"unknown", one.Facts, nil, false, "unknown is not different"},
-		{"another package", one.Facts, append(matrix.Facts{observed(matrix.FactBuild, "x", ""), observed(FactPackage+"torch", "2", "")}, one.Facts...), true, "package.torch differs"},
+		{"one build at two places", one.Facts, two.Facts, false, false, "at two places: /a/server and /bb/server"},
+		{"one code, two hashes", one.Facts, three.Facts, false, false, "the hashes differ and the code is equal"},
+		{"itself", one.Facts, one.Facts, false, false, "both arms are build"},
+		{"unknown", one.Facts, nil, false, true, "unknown is not different"},
+		{"another package", one.Facts, append(matrix.Facts{observed(matrix.FactBuild, "x", ""), observed(FactPackage+"torch", "2", "")}, one.Facts...), true, false, "package.torch differs"},
+		{"a backend that one side did not record", with(observed(matrix.FactBackend, "x64.so", "")), one.Facts, false, true, "backend is recorded on one side only"},
+		{"a backend of an unknown build", with(observed(matrix.FactBackend, "x64.so", ""), observed(matrix.FactBuild, "x", "")), one.Facts, false, true, "backend is recorded on one side only"},
+		{"files and a process of them", onDisk, one.Facts, false, true, "library is recorded on one side only"},
 	} {
-		if got := Distinct(c.a, c.b); got.Differ != c.differ || !strings.Contains(got.Says, c.says) {
+		if got := Distinct(c.a, c.b); got.Differ != c.differ || got.Unknown != c.unknown || !strings.Contains(got.Says, c.says) {
 			t.Errorf("%s: %+v", c.name, got)
 		}
 	}

@@ -25,8 +25,9 @@ type child struct {
 	first *firstLine
 	tail  *tail
 	stdin io.Closer // the lifeline
+	mark  string    // in the environment of whatever it starts
 	pid   int
-	done  chan struct{} // closed once the process is reaped and its group is killed
+	done  chan struct{} // closed once the process is reaped and what it left is killed
 
 	mu     sync.Mutex
 	killed bool // by us, before it ended by itself
@@ -39,14 +40,15 @@ var _ runner.Runner = (*child)(nil)
 const outputDelay = time.Second
 
 func newChild(path string, env []string, log *zap.Logger) *child {
-	c := &child{cmd: exec.Command(path), done: make(chan struct{}), tail: &tail{}}
-	c.first = newFirstLine(lines(func(line string) { log.Warn("printed on stdout", zap.String("line", line)) }))
-	c.cmd.Env = env
+	c := &child{cmd: exec.Command(path), done: make(chan struct{}), tail: &tail{}, mark: newMark()}
+	c.first = newFirstLine(lines(printed(log, "stdout")))
+	c.cmd.Env = append(env, c.mark)
+	stderr := printed(log, "stderr")
 	c.cmd.Stdout = c.first
 	c.cmd.Stderr = lines(func(line string) {
 		message, level, ok := logLine(log, line)
 		if !ok {
-			log.Warn("printed on stderr", zap.String("line", line))
+			stderr(line)
 		}
 		if !ok || level == zap.ErrorLevel {
 			c.tail.add(message)
@@ -88,7 +90,8 @@ func (c *child) Start(context.Context) error {
 	return <-launched
 }
 
-// reap waits for the end of the process, kills what is left of its group while the number is still taken, and collects it.
+// reap waits for the end of the process, kills what is left of its group while the number is still taken, collects it, and
+// kills what it put elsewhere.
 func (c *child) reap() {
 	for errors.Is(unix.Waitid(unix.P_PID, c.pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
 	}
@@ -96,6 +99,7 @@ func (c *child) reap() {
 	_ = unix.Kill(-c.pid, unix.SIGKILL)
 	c.reaped = true
 	c.mu.Unlock()
+	sweep(c.mark)    // before Wait: what was left may hold the pipes open
 	_ = c.cmd.Wait() // the state is in ProcessState
 	c.first.end()
 	close(c.done)

@@ -92,8 +92,8 @@ func launch(ctx context.Context, c Config, kind string) (*launched, any, error) 
 		SkipHostEnv:     true,
 		StartTimeout:    c.StartTimeout,
 		Logger:          own,
-		SyncStdout:      lines(func(line string) { log.Warn("printed on stdout", zap.String("line", line)) }),
-		SyncStderr:      lines(func(line string) { log.Warn("printed on stderr", zap.String("line", line)) }),
+		SyncStdout:      lines(printed(log, "stdout")),
+		SyncStderr:      lines(printed(log, "stderr")),
 		GRPCDialOptions: plugin.DialOptions(),
 	})
 	stop := context.AfterFunc(ctx, l.child.kill)

@@ -23,7 +23,7 @@ import (
 // TestProblems launches every way not to be a plugin. Each is one line with the plugin, what it did and the fix, and leaves
 // neither process nor socket.
 func TestProblems(t *testing.T) {
-	dir := install(t, "good", "telemetry", "chatty", "flood", "empty", "quits", "silent", "future", "netrpc", "nobody", "dies", "killed", "hangs", "frozen", "nameless")
+	dir := install(t, "good", "telemetry", "chatty", "flood", "empty", "quits", "silent", "leaver", "future", "netrpc", "nobody", "dies", "killed", "hangs", "frozen", "nameless")
 	for _, file := range []struct {
 		name, text string
 		mode       os.FileMode
@@ -53,6 +53,7 @@ func TestProblems(t *testing.T) {
 		{"empty", nil, Stdout, []string{`it printed "" on stdout`}},
 		{"quits", nil, Died, []string{"exit status 3", "libcuda.so.1: not found"}},
 		{"silent", func(c *Config) { c.StartTimeout = 300 * time.Millisecond }, Hung, []string{"no handshake within 300ms"}},
+		{"leaver", func(c *Config) { c.StartTimeout = 300 * time.Millisecond }, Hung, []string{"no handshake within 300ms"}},
 		{"future", nil, Protocol, []string{"it speaks protocol 9 and this broker speaks 1", "rebuild the older"}},
 		{"netrpc", nil, Protocol, []string{"netrpc"}},
 		{"nobody", func(c *Config) { c.DescribeTimeout = time.Second }, Hung, []string{"Describe"}},
@@ -360,6 +361,18 @@ func TestLogLines(t *testing.T) {
 		if got != want {
 			t.Errorf("%s: got %q, want %q", line, got, want)
 		}
+	}
+}
+
+// TestFlood: what nobody would read does not fill a terminal.
+func TestFlood(t *testing.T) {
+	core, logs := observer.New(zap.DebugLevel)
+	say := printed(zap.New(core), "stderr")
+	for range 1000 {
+		say("y")
+	}
+	if n := logs.FilterLevelExact(zap.WarnLevel).Len(); n != printedLines || logs.Len() != 1000 {
+		t.Errorf("%d warnings of %d lines", n, logs.Len())
 	}
 }
 

@@ -39,13 +39,17 @@ func Launch(ctx context.Context, c Config) (*Instance, error) {
 	}
 	if err != nil {
 		l.end()
-		return nil, l.asProblem(err)
+		p := l.asProblem(err)
+		for _, x := range i.description.Settings {
+			p.Known = append(p.Known, x.Name)
+		}
+		return nil, p
 	}
 	return i, nil
 }
 
 // asProblem makes a plugin's own refusal of Describe or Configure a problem too.
-func (l *launched) asProblem(err error) error {
+func (l *launched) asProblem(err error) *Problem {
 	if p, ok := errors.AsType[*Problem](err); ok {
 		return p
 	}

@@ -35,6 +35,7 @@ var programs = map[string]func(){
 	"empty":     func() { fmt.Println(); time.Sleep(time.Hour) },
 	"quits":     func() { fmt.Fprintln(os.Stderr, "libcuda.so.1: not found"); os.Exit(3) },
 	"silent":    func() { time.Sleep(time.Hour) },
+	"leaver":    leaver,
 	"future":    func() { serveVersion(9) },
 	"netrpc":    func() { fmt.Printf("1|%d|unix|/nowhere|netrpc\n", plugin.Protocol); time.Sleep(time.Hour) },
 	"nobody":    func() { fmt.Printf("1|%d|unix|/nowhere|grpc\n", plugin.Protocol); time.Sleep(time.Hour) },
@@ -87,6 +88,20 @@ func install(t testing.TB, names ...string) string {
 		}
 	}
 	return dir
+}
+
+// leaver hangs, with a child in a session of its own.
+func leaver() {
+	exe, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	c := exec.Command(filepath.Join(filepath.Dir(exe), "silent"))
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := c.Start(); err != nil {
+		panic(err)
+	}
+	time.Sleep(time.Hour)
 }
 
 func kill(pid int, s syscall.Signal) { _ = syscall.Kill(pid, s) }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/zap"
@@ -20,6 +21,7 @@ const (
 	maxHandshake = 8 << 10
 	maxLine      = 64 << 10
 	tailLines    = 3
+	printedLines = 20
 )
 
 // firstLine takes a plugin's stdout. A reader gets the first line once it is complete, or what there is of it when the
@@ -128,6 +130,21 @@ func (w *lineWriter) Write(b []byte) (int, error) {
 		b = rest
 	}
 	return n, nil
+}
+
+// printed logs what a plugin prints where it should print nothing, and no more of it than somebody would read.
+func printed(log *zap.Logger, where string) func(string) {
+	var n atomic.Int64
+	return func(line string) {
+		level := zap.WarnLevel
+		switch i := n.Add(1); {
+		case i > printedLines:
+			level = zap.DebugLevel
+		case i == printedLines:
+			line += " (what follows is logged at debug)"
+		}
+		log.Log(level, "printed on "+where, zap.String("line", line))
+	}
 }
 
 // tail keeps the first lines of the last outburst: a panic says what it is on its first line.

@@ -31,6 +31,7 @@ type Problem struct {
 	Message string
 	Fix     string
 	Fields  []engines.FieldError // of Settings
+	Known   []string             // settings that the plugin has, of Settings
 	Err     error                // cause, may be nil
 }
 

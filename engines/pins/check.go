@@ -50,7 +50,8 @@ func Check(p Pin, facts matrix.Facts) matrix.PinCheck {
 	for _, f := range p.Expect.fields() {
 		out.Mismatch = append(out.Mismatch, compare(f, facts)...)
 	}
-	out.Mismatch = append(out.Mismatch, artifacts(p.Expect.Artifacts, facts)...)
+	opened, unlisted := artifacts(p.Expect.Artifacts, facts)
+	out.Mismatch, out.Unlisted = append(out.Mismatch, opened...), unlisted
 	out.OK = len(out.Mismatch) == 0
 	return out
 }
@@ -77,12 +78,12 @@ func compare(f field, facts matrix.Facts) []matrix.PinMismatch {
 	return out
 }
 
-// artifacts checks the artifact that this load opens. The others of the pin are checked when they are opened.
-func artifacts(want map[string]string, facts matrix.Facts) []matrix.PinMismatch {
+// artifacts checks the artifact that this load opens. The others of the pin are checked when they are opened. A pin that lists
+// artifacts and not this one says nothing of it: that is no mismatch of the engine, and no match of the files either.
+func artifacts(want map[string]string, facts matrix.Facts) (out []matrix.PinMismatch, unlisted []string) {
 	if len(want) == 0 {
-		return nil
+		return nil, nil
 	}
-	var out []matrix.PinMismatch
 	seen := false
 	for _, f := range facts {
 		id, ok := strings.CutPrefix(f.Name, FactArtifact)
@@ -90,21 +91,29 @@ func artifacts(want map[string]string, facts matrix.Facts) []matrix.PinMismatch 
 			continue
 		}
 		seen = true
-		if sum, pinned := want[id]; pinned && sum != f.Value {
+		sum, pinned := want[id]
+		if !pinned {
+			unlisted = append(unlisted, id)
+		} else if sum != f.Value {
 			out = append(out, matrix.PinMismatch{Field: "artifacts." + id, Expected: sum, Found: f.Value, Where: f.Where})
 		}
 	}
 	if !seen {
 		ids := slices.Sorted(maps.Keys(want))
-		return []matrix.PinMismatch{{Field: "artifacts", Expected: strings.Join(ids, ", "), Found: "not observed"}}
+		return []matrix.PinMismatch{{Field: "artifacts", Expected: strings.Join(ids, ", "), Found: "not observed"}}, nil
 	}
-	return out
+	return out, unlisted
 }
 
 // Describe prints a check for people: expected and found of each field.
 func Describe(c matrix.PinCheck) string {
 	if c.OK {
-		return "pin " + c.Pin + ": what runs is what is pinned"
+		s := "pin " + c.Pin + ": what runs is what is pinned"
+		if len(c.Unlisted) > 0 {
+			s = fmt.Sprintf("pin %s: the engine that runs is the one that is pinned; the pin has no manifest of %s, so that its files were compared with nothing (broker pins advance adds it)",
+				c.Pin, strings.Join(c.Unlisted, ", "))
+		}
+		return s
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "pin %s: what runs is not what is pinned; nothing was timed\n", c.Pin)
@@ -139,7 +148,7 @@ func (u *Unrunnable) Error() string {
 // install whose source is gone cannot, whatever their metadata says. The error is an *Unrunnable.
 func Runs(p Pin, d matrix.Description) error {
 	if !d.Installed {
-		return &Unrunnable{p.Name, "not installed; looked for " + strings.Join(d.LookedFor, ", "), p.Copy}
+		return &Unrunnable{p.Name, "not installed; " + strings.Join(d.LookedFor, ", "), p.Copy}
 	}
 	for _, f := range d.Identity {
 		if strings.HasPrefix(f.Name, factPackage) && strings.HasSuffix(f.Name, ".origin") && strings.HasSuffix(f.Value, goneMark) {

@@ -3,6 +3,7 @@ package pins
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -85,6 +86,11 @@ func (c Claim) check() error {
 	for i, f := range c.Figures {
 		if f.Metric == "" || f.Value == "" || f.Unit == "" {
 			return fmt.Errorf("figures[%d]: needs metric, value and unit", i)
+		}
+		// What is no number at all stays as its source wrote it, such as 30–40.
+		v, err := strconv.ParseFloat(strings.TrimLeft(strings.TrimSpace(f.Value), "~≈<>≤≥ "), 64)
+		if (err == nil || errors.Is(err, strconv.ErrRange)) && !(v >= 0 && v <= math.MaxFloat64) {
+			return fmt.Errorf("figures[%d].value: %s of %q is no measured figure: it is a finite number, not below zero", i, f.Metric, f.Value)
 		}
 	}
 	if err := dated(c.Retrieved.At); err != nil {

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml"
+
+	"enginebroker/matrix/regular"
 )
 
 // record is what lies in a directory as one file each: a pin or a claim.
@@ -58,17 +60,9 @@ func read[T record](path string) (T, error) {
 	if !ok {
 		return none, fmt.Errorf("%s: no record: records are NAME%s", path, extension)
 	}
-	f, err := os.Open(path)
+	b, err := regular.ReadFile(path, maxFile)
 	if err != nil {
 		return none, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return none, fmt.Errorf("%s: %w", path, err)
-	}
-	if len(b) > maxFile {
-		return none, fmt.Errorf("%s: larger than the %d bytes a record may have", path, maxFile)
 	}
 	r, err := parse[T](path, b)
 	if err == nil && r.name() != name {

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -153,9 +155,22 @@ func TestCheck(t *testing.T) {
 			[]matrix.PinMismatch{{Field: "commit", Expected: "c0ffee", Found: "c0ffee (only claimed)", Where: "git"}}},
 	} {
 		got := Check(p, c.f)
+		if len(got.Unlisted) > 0 {
+			t.Errorf("%s: %v is unlisted", c.name, got.Unlisted)
+		}
 		if diff := cmp.Diff(c.want, got.Mismatch); diff != "" || got.OK != (c.want == nil) || got.Pin != "ours" {
 			t.Errorf("%s: %v\n%s", c.name, got.OK, diff)
 		}
+	}
+}
+
+// A pin that has no manifest of what was opened says nothing of those files, and its check does not either.
+func TestUnlistedArtifact(t *testing.T) {
+	p := valid()
+	p.Expect = Expect{Version: "1.0", Artifacts: map[string]string{"m@bf16": "ee"}}
+	got := Check(p, matrix.Facts{observed("engine", "vllmcpp", ""), observed("version", "1.0", ""), observed("artifact.m@q4", "ff", "")})
+	if says := Describe(got); !got.OK || !slices.Equal(got.Unlisted, []string{"m@q4"}) || !strings.Contains(says, "no manifest of m@q4") || strings.Contains(says, "what runs is what is pinned") {
+		t.Errorf("%+v: %s", got, says)
 	}
 }
 
@@ -234,6 +249,17 @@ func TestLoadErrors(t *testing.T) {
 	}
 }
 
+// A pipe in a folder of records is a fault like any other, and nobody waits for its other end.
+func TestPipeForARecord(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mkfifo(filepath.Join(dir, "x.yaml"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), "x.yaml: a named pipe is no regular file") {
+		t.Error(err)
+	}
+}
+
 func FuzzPin(f *testing.F) {
 	b, err := os.ReadFile("testdata/pins/vllm-oracle.yaml")
 	if err != nil {
@@ -279,6 +305,10 @@ func TestClaims(t *testing.T) {
 		"nodes":                     func(c *Claim) { c.Nodes = "0" },
 		"clock_ceiling_mhz":         func(c *Claim) { c.Clock = "" },
 		"figures: none":             func(c *Claim) { c.Figures = nil },
+		"\"NaN\" is no measured":    func(c *Claim) { c.Figures[0].Value = "NaN" },
+		"\"~-Inf\" is no measured":  func(c *Claim) { c.Figures[0].Value = "~-Inf" },
+		"\"1e999\" is no measured":  func(c *Claim) { c.Figures[0].Value = "1e999" },
+		"\"-3\" is no measured":     func(c *Claim) { c.Figures[1].Value = "-3" },
 		"figures[0]":                func(c *Claim) { c.Figures[0].Unit = "" },
 		"retrieved.at":              func(c *Claim) { c.Retrieved.At = "August" },
 		"recorded.by":               func(c *Claim) { c.Recorded.By = "" },

@@ -106,14 +106,20 @@ func TestContainerSettings(t *testing.T) {
 		"a tag":          {map[string]string{"image": "vllm/vllm-openai:v0.32.0", "runtime": "docker"}, "image: "},
 		"an entrypoint":  {map[string]string{"image": someDigest, "runtime": "docker", "run_args": "--entrypoint="}, "run_args: --entrypoint="},
 		"restart policy": {map[string]string{"image": someDigest, "runtime": "docker", "run_args": "--ipc=host,--restart=always"}, "restart policy"},
+		"a volume":       {map[string]string{"image": someDigest, "runtime": "docker", "run_args": "--ipc=host,--volume=/x:/opt/engine"}, "run_args: --volume=/x:/opt/engine: files that lie over"},
+		"-v in two":      {map[string]string{"image": someDigest, "runtime": "docker", "run_args": "-v,/x:/opt/engine"}, "run_args: -v: files that lie over"},
+		"-v in one":      {map[string]string{"image": someDigest, "runtime": "docker", "run_args": "-itv/x:/opt/engine"}, "files that lie over"},
+		"a mount":        {map[string]string{"image": someDigest, "runtime": "docker", "run_args": "--mount type=bind"}, "files that lie over"},
+		"a user":         {map[string]string{"image": someDigest, "runtime": "docker", "run_args": "-u=0"}, "set user"},
+		"detached":       {map[string]string{"image": someDigest, "runtime": "docker", "run_args": "-itd"}, "the tool follows the server"},
 	} {
 		k, bad := NewContainer(get(c.set))
 		if k != nil || len(bad) != 1 || !strings.Contains(bad[0].Error(), c.says) {
 			t.Errorf("%s: %v %v", name, k, bad)
 		}
 	}
-	k, bad := NewContainer(get(map[string]string{"image": "x@" + someDigest, "runtime": "podman --storage-driver=vfs", "run_args": "--ipc=host, --shm-size=1g"}))
-	if len(bad) > 0 || !slices.Equal(k.Tool, []string{"podman", "--storage-driver=vfs"}) || !slices.Equal(k.Options, []string{"--ipc=host", "--shm-size=1g"}) {
+	k, bad := NewContainer(get(map[string]string{"image": "x@" + someDigest, "runtime": "podman --storage-driver=vfs", "run_args": "--ipc=host, --shm-size=1g,-m=4g,-it"}))
+	if len(bad) > 0 || !slices.Equal(k.Tool, []string{"podman", "--storage-driver=vfs"}) || !slices.Equal(k.Options, []string{"--ipc=host", "--shm-size=1g", "-m=4g", "-it"}) {
 		t.Errorf("%+v %v", k, bad)
 	}
 }

@@ -276,9 +276,33 @@ var refusedOptions = []struct{ prefix, why string }{
 	{"--entrypoint", "the entrypoint is never overridden: images set up CUDA there"},
 	{"--restart", "a restart policy brings a dead server back under the same name"},
 	{"--pull", "nothing is pulled"}, {"--network", "the network is the host's"}, {"--net", "the network is the host's"},
-	{"--name", "set here"}, {"--cidfile", "set here"}, {"--detach", "the tool follows the server"}, {"-d", "the tool follows the server"},
+	{"--name", "set here"}, {"--cidfile", "set here"}, {"--detach", "the tool follows the server"},
+	{"--volume", unmeasured}, {"--mount", unmeasured}, {"--volumes-from", unmeasured}, {"--tmpfs", unmeasured}, {"--image-volume", unmeasured}, {"--secret", unmeasured},
+	{"--rootfs", "the engine is the image"}, {"--user", "set user"}, {"--workdir", "set by the image"}, {"--env-host", "nothing is inherited: name the variables under env"},
 	{"--rm", "a container that removed itself cannot say how it ended"}, {"--log-driver", "set here"}, {"--pid", "the container's processes are told by their own namespace"},
 	{"--env-file", "name the variables under env"}, {"--gpus", "set gpu"},
+}
+
+const unmeasured = "files that lie over those of the image are in no digest of it: build them into the image; weights and caches are mounted here"
+
+// shorthands of refused options. Letters of booleans may stand before them in one word: -itd.
+var shorthands = map[rune]string{'d': "--detach", 'u': "--user", 'v': "--volume", 'w': "--workdir"}
+
+// refused says why an option of run is not taken, empty where it is.
+func refused(option string) string {
+	name, _, _ := strings.Cut(option, "=")
+	if strings.HasPrefix(name, "-") && !strings.HasPrefix(name, "--") {
+		if at := strings.IndexFunc(name[1:], func(r rune) bool { return !strings.ContainsRune("itPq", r) }); at >= 0 {
+			name = shorthands[rune(name[1+at])]
+		}
+	}
+	name, _, _ = strings.Cut(name, " ")
+	for _, r := range refusedOptions {
+		if name == r.prefix {
+			return r.why
+		}
+	}
+	return ""
 }
 
 func (c Container) check() error {
@@ -289,10 +313,8 @@ func (c Container) check() error {
 		return fmt.Errorf("image: %q is no digest: a tag moves; write NAME@sha256:… or sha256:…", c.Image)
 	}
 	for _, o := range c.Options {
-		for _, r := range refusedOptions {
-			if name, _, _ := strings.Cut(o, "="); name == r.prefix {
-				return fmt.Errorf("run_args: %s: %s", o, r.why)
-			}
+		if why := refused(o); why != "" {
+			return fmt.Errorf("run_args: %s: %s", o, why)
 		}
 	}
 	for _, m := range c.Mounts {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"enginebroker/matrix"
 )
 
 func TestParseStat(t *testing.T) {
@@ -28,6 +30,28 @@ func TestParseStat(t *testing.T) {
 		if (err != nil) != c.bad || !c.bad && got != c.want {
 			t.Errorf("%q: %+v %v", c.line, got, err)
 		}
+	}
+}
+
+// TestAbsence: a root that forks and ends while the table is read leaves a child that this reading missed.
+func TestAbsence(t *testing.T) {
+	root := matrix.Process{PID: 1 << 30, StartTime: 5} // no process of this machine
+	worker := stat{pid: root.PID + 1, ppid: 1, pgrp: root.PID, session: root.PID, start: 6}
+	tr := newTree("load", root)
+	looks := 0
+	tr.table = func() ([]stat, error) {
+		if looks++; looks == 1 {
+			return nil, nil
+		}
+		return []stat{worker}, nil
+	}
+	if live, _, err := tr.members(); err != nil || len(live) != 1 || live[0].PID != worker.pid {
+		t.Errorf("%v %v", live, err)
+	}
+	tr = newTree("load", root)
+	tr.table = func() ([]stat, error) { return nil, nil }
+	if live, _, err := tr.members(); err != nil || len(live) != 0 {
+		t.Errorf("nobody: %v %v", live, err)
 	}
 }
 

@@ -99,12 +99,13 @@ func marker(pid int) string {
 type tree struct {
 	loadID string
 	root   matrix.Process
-	adopts bool           // started by us: its orphans come to us
+	adopts bool // started by us: its orphans come to us
+	table  func() ([]stat, error)
 	seen   map[int]uint64 // start time by pid
 }
 
 func newTree(loadID string, root matrix.Process) *tree {
-	return &tree{loadID: loadID, root: root, seen: map[int]uint64{root.PID: root.StartTime}}
+	return &tree{loadID: loadID, root: root, table: readAll, seen: map[int]uint64{root.PID: root.StartTime}}
 }
 
 // members returns the live processes of the tree, root first, and the zombies of it that only we can reap.
@@ -112,8 +113,18 @@ func newTree(loadID string, root matrix.Process) *tree {
 // A process belongs to the tree if it was seen in it before, or carries its marker, or is in the root's session or process
 // group, or descends from a member, or was orphaned to us after the root started (we are the subreaper). The marker of
 // another load excludes.
+//
+// That nobody is left takes two looks: the process table is read one by one, and a member that forks and ends meanwhile leaves a
+// child that the first look missed.
 func (t *tree) members() (live []matrix.Process, reapable []int, err error) {
-	all, err := readAll()
+	if live, reapable, err = t.census(); err == nil && len(live) == 0 {
+		live, reapable, err = t.census()
+	}
+	return live, reapable, err
+}
+
+func (t *tree) census() (live []matrix.Process, reapable []int, err error) {
+	all, err := t.table()
 	if err != nil {
 		return nil, nil, fmt.Errorf("process table: %w", err)
 	}
