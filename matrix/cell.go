@@ -69,21 +69,22 @@ type ArmSummary struct {
 	Loads  int          `json:"loads"`
 }
 
-// Interval is an estimate of ln(a/b), direction-normalised, with the ratio it stands for.
+// Interval is an estimate of ln(a/b), direction-normalised, with the ratio it stands for. Where the point ratio may not be
+// shown, all but the two ends is absent.
 type Interval struct {
-	Theta   float64 `json:"theta"`
-	Lo      float64 `json:"lo"`
-	Hi      float64 `json:"hi"`
-	SE      float64 `json:"se"`
-	DF      int     `json:"df"`
-	Kappa   float64 `json:"kappa"`
-	Ratio   float64 `json:"ratio"` // exp(theta): > 1 means the first arm is better
-	RatioLo float64 `json:"ratio_lo"`
-	RatioHi float64 `json:"ratio_hi"`
-	Median  float64 `json:"median_ratio"`
-	Min     float64 `json:"min_ratio"`
-	Max     float64 `json:"max_ratio"`
-	Kind    string  `json:"kind"` // paired_t, lag_adjusted, grid_envelope
+	Theta   Opt[float64] `json:"theta,omitzero"`
+	Lo      float64      `json:"lo"`
+	Hi      float64      `json:"hi"`
+	SE      Opt[float64] `json:"se,omitzero"`
+	DF      int          `json:"df"`
+	Kappa   float64      `json:"kappa"`
+	Ratio   Opt[float64] `json:"ratio,omitzero"` // exp(theta): > 1 means the first arm is better
+	RatioLo float64      `json:"ratio_lo"`
+	RatioHi float64      `json:"ratio_hi"`
+	Median  Opt[float64] `json:"median_ratio,omitzero"`
+	Min     Opt[float64] `json:"min_ratio,omitzero"`
+	Max     Opt[float64] `json:"max_ratio,omitzero"`
+	Kind    string       `json:"kind"` // paired_t, lag_adjusted, grid_envelope
 }
 
 // Numbers are everything a cell may print when its verdict allows it. Verdict building leaves out what it does not allow:
@@ -92,8 +93,8 @@ type Numbers struct {
 	Interval     Opt[Interval]  `json:"interval,omitzero"`
 	ShowRatio    bool           `json:"show_ratio"` // false: the interval may be shown, the point ratio and direction may not
 	Arms         []ArmSummary   `json:"arms,omitempty"`
-	Grids        [][]ArmSummary `json:"grids,omitempty"` // per grid, for NOT_REPRODUCED
-	Reversed     int            `json:"reversed"`
+	Grids        [][]ArmSummary `json:"grids,omitempty"`    // per grid, for NOT_REPRODUCED
+	Reversed     Opt[int]       `json:"reversed,omitzero"`  // absent for NOT_REPRODUCED
 	Detected     Direction      `json:"detected,omitempty"` // an EQUIVALENT cell may carry one
 	AAHalfWidth  Opt[float64]   `json:"aa_half_width,omitzero"`
 	Margin       float64        `json:"margin"`

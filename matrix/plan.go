@@ -1,6 +1,9 @@
 package matrix
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Point is one workload point. Every field is part of the method id.
 type Point struct {
@@ -200,6 +203,13 @@ type Plan struct {
 	Absent     map[string]string `json:"absent,omitempty"`  // instances that were asked for and cannot take part, with why
 	Ungated    map[string]string `json:"ungated,omitempty"` // arm key → why the arm's last gate was not passed
 	Cost       Cost              `json:"cost"`
+}
+
+// Simulated reports that programs which play an engine take part.
+func (p Plan) Simulated() bool {
+	return slices.ContainsFunc(p.Groups, func(g Group) bool {
+		return slices.ContainsFunc(g.Arms, func(a Arm) bool { return a.Simulated })
+	})
 }
 
 // Slot is one load of a plan in execution order.

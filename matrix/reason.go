@@ -2,6 +2,7 @@ package matrix
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -219,6 +220,9 @@ var codeCauses = func() map[LegCode]Cause {
 	}
 	return m
 }()
+
+// LegCodes lists every leg code, sorted.
+func LegCodes() []LegCode { return slices.Sorted(maps.Keys(codeCauses)) }
 
 // Cause returns who is answerable for one code; several codes are resolved by the gates.
 func (c LegCode) Cause() (Cause, error) {

@@ -147,6 +147,7 @@ type PinCheck struct {
 	Pin      string        `json:"pin"`
 	OK       bool          `json:"ok"`
 	Mismatch []PinMismatch `json:"mismatch,omitempty"`
+	Unlisted []string      `json:"unlisted,omitempty"` // artifacts that were opened and that the pin has no manifest of
 }
 
 // PinMismatch is one field of a pin that what runs does not match.

@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
 )
 
 // Baseline is what this boot's box looks like with no engine on it. Two boxes of one kind differ by gigabytes, and so do
@@ -120,7 +120,7 @@ func kib(bytes matrix.Opt[int64]) matrix.Opt[int64] {
 
 // readBaseline returns the stored baseline of this boot; one of another boot, or a damaged file, is none.
 func readBaseline(path, bootID string) (Baseline, bool) {
-	data, err := os.ReadFile(path)
+	data, err := regular.ReadFile(path, sharedLimit)
 	if err != nil {
 		return Baseline{}, false
 	}
@@ -141,6 +141,9 @@ func writeBaseline(path string, b Baseline) error {
 	}
 	return nil
 }
+
+// sharedLimit bounds what is read of a file that users of the box share.
+const sharedLimit = 1 << 16
 
 // writeShared replaces the text of a file that users of the box share.
 func writeShared(path string, data []byte) error {

@@ -4,13 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
 )
 
 const (
@@ -44,7 +44,7 @@ func (b *Box) PinState() string {
 // clocks is what Doctor saw on this boot.
 func (b *Box) clocks() matrix.Opt[clockState] {
 	var c clockState
-	data, err := os.ReadFile(b.runtimePath("clocks.json"))
+	data, err := regular.ReadFile(b.runtimePath("clocks.json"), sharedLimit)
 	if err != nil || json.Unmarshal(data, &c) != nil || c.BootID != b.bootID {
 		return matrix.Opt[clockState]{}
 	}
@@ -76,7 +76,7 @@ func (b *Box) certifyClocks(ctx context.Context, d *Diagnosis, c Checks) error {
 		if err != nil {
 			return err
 		}
-		b.judgeClock(d, clock, env, tokens)
+		b.keepClocks(d, b.judgeClock(d, c, clock, env, tokens))
 	case known && seen.Flat:
 		d.add("clocks", StateOK, fmt.Sprintf("flat under load when doctor last looked on this boot; ceiling %d MHz", seen.CeilingMHz), "", "")
 	default:
@@ -132,11 +132,20 @@ func (b *Box) generate(ctx context.Context, load Load, tree *slot) (start, token
 	return start, tokens, err
 }
 
-func (b *Box) judgeClock(d *Diagnosis, got matrix.Opt[matrix.Clock], env matrix.Env, tokens int64) {
+// judgeClock says what the look showed, and returns what may be kept of it: nothing where it failed.
+func (b *Box) judgeClock(d *Diagnosis, c Checks, got matrix.Opt[matrix.Clock], env matrix.Env, tokens int64) (keep matrix.Opt[clockState]) {
+	if env.GPULost {
+		d.add("clocks", StateCannot, "the driver lost the card under the load", string(matrix.GPULost), fixOf(matrix.ReadingError))
+		return keep
+	}
+	if why := silence(env); why != "" {
+		d.add("clocks", StateCannot, why, string(matrix.ClockThrottled)+" cannot be judged", "see dmesg; where nvidia-smi answers, run doctor again, else power-cycle the box")
+		return keep
+	}
 	clock, ok := got.Get()
 	if !ok {
 		d.add("clocks", StateCannot, "no clock was read under the load", string(matrix.ClockFewBusy), "see the telemetry lines above")
-		return
+		return keep
 	}
 	d.CeilingMHz = Ceiling(clock)
 	var busy []int64
@@ -149,11 +158,11 @@ func (b *Box) judgeClock(d *Diagnosis, got matrix.Opt[matrix.Clock], env matrix.
 	}
 	if tokens == 0 {
 		d.add("clocks", StateCannot, errNoTokens.Error()+": a hung engine looks busy, so its clock is not judged", string(matrix.EngineHung), "see the engine's log")
-		return
+		return keep
 	}
 	if len(busy) < certifyBusy {
 		d.add("clocks", StateCannot, fmt.Sprintf("%d busy seconds, %d are needed", len(busy), certifyBusy), string(matrix.ClockFewBusy), "use a larger model for the check")
-		return
+		return keep
 	}
 	slices.Sort(busy)
 	low, median, high := busy[0], busy[len(busy)/2], busy[len(busy)-1]
@@ -164,23 +173,40 @@ func (b *Box) judgeClock(d *Diagnosis, got matrix.Opt[matrix.Clock], env matrix.
 	}
 	saw := fmt.Sprintf("%d to %d MHz over %d busy seconds (spread %.1f %%), %d tokens", low, high, len(busy), spread, tokens)
 	flat := spread <= flatSpreadPct
+	throttled := c.Throttled(bits)
+	heat := env.ThermalDelta.Or(0) > 0
 	switch {
 	case median < floor:
 		d.add("clocks", StateCannot, saw+fmt.Sprintf("; below %d MHz under load the box is in its low-power state", floor), string(matrix.ClockDegraded), "take the box off AC power for a minute; a reboot does not cure it")
+	case len(throttled) > 0:
+		d.add("clocks", StateCannot, saw+fmt.Sprintf("; the driver holds the clock down: %s (event bits %#x)", strings.Join(throttled, ", "), bits), string(matrix.ClockThrottled), "find what holds it (power supply, air, a power cap): nvidia-smi -q -d PERFORMANCE")
 	case !flat:
 		d.add("clocks", StateCannot, saw, string(matrix.ClockSpread)+", "+string(matrix.ClockHeadUnobserved), fmt.Sprintf("sudo nvidia-smi -pm 1 && sudo nvidia-smi -lgc %d", b.pin(low)))
+	case heat:
+		d.add("clocks", StateNote, saw+"; no certificate while heat holds the clock", string(matrix.ThermalCounter), "")
 	default:
 		d.add("clocks", StateOK, saw, "", "")
 	}
-	if env.ThermalDelta.Or(0) > 0 {
+	if heat {
 		d.add("heat", StateCannot, fmt.Sprintf("the thermal counters moved by %d ms under the load; event bits %#x", env.ThermalDelta.Or(0)/1e6, bits), string(matrix.ThermalCounter), fmt.Sprintf("better air, or a lower clock: sudo nvidia-smi -lgc %d", min(b.pin(low), 2100)))
 	}
 	if most, ok := clock.MaxMHz.Get(); ok && high < most && bits == 0 {
 		d.add("clock ceiling", StateNote, fmt.Sprintf("%d MHz of %d: held by a lock that no event reason shows, of unknown source", high, most), "grids of different ceilings do not merge", "")
 	}
-	if median >= floor {
-		b.storeClocks(d, clockState{BootID: b.bootID, CeilingMHz: high, LowMHz: low, Flat: flat})
+	if median >= floor && len(throttled) == 0 && !heat {
+		keep = matrix.Some(clockState{BootID: b.bootID, CeilingMHz: high, LowMHz: low, Flat: flat})
 	}
+	return keep
+}
+
+// silence is what a window's record says of telemetry that stopped, empty where it did not.
+func silence(env matrix.Env) string {
+	for _, u := range env.Unevaluable {
+		if why, ok := strings.CutPrefix(u, unevaluable(matrix.ClockThrottled, "")); ok && strings.HasPrefix(why, silentFor) {
+			return why
+		}
+	}
+	return ""
 }
 
 // pin is the clock to hold: the one that reports agree on for a GB10, else the lowest the card kept up by itself.
@@ -191,13 +217,22 @@ func (b *Box) pin(low int64) int64 {
 	return low
 }
 
-func (b *Box) storeClocks(d *Diagnosis, c clockState) {
-	data, err := json.Marshal(c)
+// keepClocks makes the latest look the one that counts: a look that failed takes the certificate of an earlier one away.
+func (b *Box) keepClocks(d *Diagnosis, seen matrix.Opt[clockState]) {
+	c, ok := seen.Get()
+	if !ok && !b.clocks().Present() {
+		return
+	}
+	data, err := json.Marshal(c) // of no boot where the look failed
 	if err == nil {
 		err = writeShared(b.runtimePath("clocks.json"), data)
 	}
-	if err != nil {
-		d.add("clock state", StateNote, "could not be stored, so runs of this boot count as unpinned: "+err.Error(), "", "")
+	switch {
+	case err == nil:
+	case ok:
+		d.add("clock state", StateNote, "could not be stored, so what an earlier look showed still counts: "+err.Error(), "", "")
+	default:
+		d.add("clock state", StateCannot, "an earlier certificate of this boot could not be taken away: "+err.Error(), string(matrix.BoxUncertified), "remove "+b.runtimePath("clocks.json"))
 	}
 }
 

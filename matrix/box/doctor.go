@@ -44,6 +44,8 @@ type Checks struct {
 	Load Load
 	// Files are artifact and binary files whose page cache a cold load has to drop.
 	Files []string
+	// Throttled names the event bits that void a leg on this box (protocol §4.1). It is needed with a Load.
+	Throttled func(bits uint64) []string
 	// CleanWindow gives the chance that a leg of n requests runs in one clock window on an unpinned box (vector K18).
 	CleanWindow func(requests int) float64
 }

@@ -3,6 +3,7 @@ package box
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -41,6 +42,13 @@ func TestDoctorCertifiesUnderItsOwnLoad(t *testing.T) {
 		{"N07: healthy at idle, collapsed under load", func(at int64, v map[string]int64) { v[matrix.FieldSMClock] = 695 }, 2000, "CLOCK_DEGRADED_STATE", "AC power", "unpinned"},
 		{"N06: busy without a token is a hang, not a clock", func(at int64, v map[string]int64) { v[matrix.FieldSMClock] = 695 }, 0, "ENGINE_HUNG", "log", "unpinned"},
 		{"unpinned", func(at int64, v map[string]int64) { v[matrix.FieldSMClock] = 2281 + at/second%2*124 }, 2000, "CLOCK_SPREAD", "nvidia-smi -lgc 2190", "unpinned"},
+		{"throttled at a flat clock", func(at int64, v map[string]int64) { v[matrix.FieldEventReasons] = 0x8 }, 2000, "CLOCK_THROTTLED", "PERFORMANCE", "unpinned"},
+		{"throttled by a bit without a name, once", func(at int64, v map[string]int64) {
+			if at/second == 310 {
+				v[matrix.FieldEventReasons] = 0x4000
+			}
+		}, 2000, "CLOCK_THROTTLED", "PERFORMANCE", "unpinned"},
+		{"bits of an idle card and of a lock", func(at int64, v map[string]int64) { v[matrix.FieldEventReasons] = 0x103 }, 2000, "", "", "pinned"},
 		{"idle", func(at int64, v map[string]int64) { v[matrix.FieldUtilization] = 0 }, 2000, "CLOCK_FEW_BUSY_SAMPLES", "larger", "unpinned"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -55,7 +63,7 @@ func TestDoctorCertifiesUnderItsOwnLoad(t *testing.T) {
 					return v
 				})
 				b := open(t, p, Options{Sampler: g, Now: now})
-				d, err := b.Doctor(t.Context(), Checks{Load: made(c.tokens), CleanWindow: func(n int) float64 { return 0.021 }})
+				d, err := b.Doctor(t.Context(), Checks{Load: made(c.tokens), Throttled: throttled, CleanWindow: func(n int) float64 { return 0.021 }})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -74,6 +82,62 @@ func TestDoctorCertifiesUnderItsOwnLoad(t *testing.T) {
 				}
 				if advised := slices.ContainsFunc(d.Findings, func(f Finding) bool { return f.What == whatPin }); advised != (c.pin != "pinned") {
 					t.Errorf("advice on unpinned runs: %v", advised)
+				}
+			})
+		})
+	}
+}
+
+// throttled is the rule of a GB10, with the bits for names.
+func throttled(bits uint64) []string {
+	if bits &^= 0x103; bits != 0 {
+		return []string{fmt.Sprintf("%#x", bits)}
+	}
+	return nil
+}
+
+// The latest look counts: whatever makes it fail takes the certificate of an earlier one away.
+func TestDoctorWithdrawsACertificate(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		spoil  func(g *fakeGPU, from int64) // from: when the second load begins to generate
+		tokens int64
+		saw    string
+	}{
+		{"stuck in low power", func(g *fakeGPU, _ int64) { g.set(matrix.FieldSMClock, 799) }, 2000, "low-power state"},
+		{"throttled", func(g *fakeGPU, _ int64) { g.set(matrix.FieldEventReasons, 0x20) }, 2000, "0x20"},
+		{"hot", func(g *fakeGPU, _ int64) {
+			was := g.sample
+			g.sample = func(at int64) map[string]int64 { v := was(at); v[matrix.FieldSWThermal] = at; return v }
+		}, 2000, "heat"},
+		{"idle", func(g *fakeGPU, _ int64) { g.set(matrix.FieldUtilization, 0) }, 2000, "busy seconds"},
+		{"hung engine", func(*fakeGPU, int64) {}, 0, "no token"},
+		{"card lost", func(g *fakeGPU, from int64) { g.lostFrom = from + 20*second }, 2000, "lost the card"},
+		{"silent driver", func(g *fakeGPU, from int64) { g.silentFrom = from + 20*second }, 2000, "telemetry was silent"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newProc(t)
+			synctest.Test(t, func(t *testing.T) {
+				now := since()
+				g := newGPU("NVIDIA GB10", now, healthy)
+				b := open(t, p, Options{Sampler: g, Now: now})
+				if _, err := b.Doctor(t.Context(), Checks{Load: made(2000), Throttled: throttled}); err != nil || b.PinState() != "pinned" {
+					t.Fatal(b.PinState(), err)
+				}
+				c.spoil(g, now()+int64(5*time.Minute))
+				d, err := b.Doctor(t.Context(), Checks{Load: made(c.tokens), Throttled: throttled})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if f := find(t, d, "clocks"); f.State == StateOK || !strings.Contains(f.Saw, c.saw) {
+					t.Errorf("%+v", f)
+				}
+				if b.PinState() != "unpinned" || b.Facts().Value("clock_ceiling_mhz").Present() {
+					t.Errorf("still %s, ceiling %v", b.PinState(), b.Facts().Value("clock_ceiling_mhz"))
+				}
+				g.lostFrom, g.silentFrom, g.sample = 0, 0, healthy
+				if d, err = b.Doctor(t.Context(), Checks{}); err != nil || find(t, d, "clocks").State != StateCannot {
+					t.Errorf("without a load afterwards: %+v, %v", find(t, d, "clocks"), err)
 				}
 			})
 		})

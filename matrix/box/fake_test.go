@@ -102,6 +102,14 @@ type fakeGPU struct {
 	now    func() int64
 	sample func(at int64) map[string]int64
 	procs  []matrix.GPUProcess
+	// from when on every call says that the card is lost, or nothing comes any more; 0: never
+	lostFrom, silentFrom int64
+}
+
+// set fixes one field from now on.
+func (g *fakeGPU) set(field string, v int64) {
+	was := g.sample
+	g.sample = func(at int64) map[string]int64 { m := was(at); m[field] = v; return m }
 }
 
 func newGPU(name string, now func() int64, sample func(at int64) map[string]int64) *fakeGPU {
@@ -121,7 +129,9 @@ func (g *fakeGPU) Describe(context.Context) (matrix.Telemetry, error) {
 
 func (g *fakeGPU) Sample(ctx context.Context, hz int, fn func(matrix.Sample)) error {
 	for wait(ctx, time.Second/time.Duration(hz)) == nil {
-		fn(g.at(g.now()))
+		if at := g.now(); g.silentFrom == 0 || at < g.silentFrom {
+			fn(g.at(at))
+		}
 	}
 	return ctx.Err()
 }
@@ -130,6 +140,9 @@ func (g *fakeGPU) at(at int64) matrix.Sample {
 	s := matrix.Sample{At: at, Fields: map[string]matrix.Reading{matrix.FieldProcesses: reading(int64(len(g.procs)))}, Processes: g.procs}
 	for f, v := range g.sample(at) {
 		s.Fields[f] = reading(v)
+		if g.lostFrom != 0 && at >= g.lostFrom {
+			s.Fields[f] = matrix.Reading{Status: matrix.ReadingError, Code: matrix.CodeGPULost}
+		}
 	}
 	return s
 }

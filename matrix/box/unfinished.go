@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
 )
 
 // unfinishedName is the file that marks a run as going on. It lies with the run's evidence, which survives a boot.
@@ -41,13 +42,16 @@ func (b *Box) Begin(dir, name string) (end func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	path := filepath.Join(dir, unfinishedName)
-	f, err := os.Create(path)
+	// A process that ends while it writes leaves no mark, and nothing was begun.
+	f, err := os.Create(filepath.Join(dir, "."+unfinishedName))
 	if err != nil {
 		return nil, err
 	}
 	_, err = f.Write(append(data, '\n'))
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return nil, err
+	}
+	if err := os.Rename(f.Name(), filepath.Join(dir, unfinishedName)); err != nil {
 		return nil, err
 	}
 	return func() error { return Forget(dir) }, syncDir(dir)
@@ -56,7 +60,7 @@ func (b *Box) Begin(dir, name string) (end func() error, err error) {
 // Unfinished reads the mark of a run directory; absent where the run ended or never began.
 func (b *Box) Unfinished(dir string) (matrix.Opt[Unfinished], error) {
 	path := filepath.Join(dir, unfinishedName)
-	data, err := os.ReadFile(path)
+	data, err := regular.ReadFile(path, sharedLimit)
 	if errors.Is(err, fs.ErrNotExist) {
 		return matrix.Opt[Unfinished]{}, nil
 	}

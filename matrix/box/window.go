@@ -21,6 +21,9 @@ type window struct {
 // noticed within 2 s).
 const staleAfter = 2e9
 
+// silentFor begins what is said of such a silence.
+const silentFor = "telemetry was silent"
+
 // sleptMost allows for reading two clocks one after the other, in ns.
 const sleptMost = 100e6
 
@@ -94,7 +97,7 @@ func (s *series) gpuPart(w window, e *matrix.Env) {
 		return
 	}
 	if gap := longestGap(in, w); gap > staleAfter {
-		cannot(matrix.ClockThrottled, fmt.Sprintf("telemetry was silent for %.1f s of the window", float64(gap)/1e9))
+		cannot(matrix.ClockThrottled, fmt.Sprintf(silentFor+" for %.1f s of the window", float64(gap)/1e9))
 	}
 	unmatchedMost, foreignMost := 0, 0
 	for _, x := range in {

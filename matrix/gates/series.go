@@ -29,7 +29,8 @@ func Series(methodID string, loads []matrix.LoadRecord, legs []matrix.LegRecord,
 		if rec.MethodID != methodID {
 			out[i] = Add(out[i], matrix.MethodChanged, fmt.Sprintf("the leg was measured by method %s, the plan's is %s", rec.MethodID, methodID))
 		}
-		if first := prints[armOf(rec)].print; rec.ArmPrint != first {
+		// A leg that never began shows no print, and no other one.
+		if first := prints[armOf(rec)].print; rec.ArmPrint != first && rec.ArmPrint != "" {
 			out[i] = Add(out[i], matrix.IdentityChanged, fmt.Sprintf("arm print %s, the arm's first load had %s", rec.ArmPrint, first))
 		}
 		for _, c := range rec.Canaries {

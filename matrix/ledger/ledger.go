@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
 )
 
 // Names of the files of a run.
@@ -135,6 +136,11 @@ func Open(dir string) (*Run, Findings, error) {
 	if err != nil {
 		return nil, found, err
 	}
+	// What replays is a file: locking a pipe in its place would wait for ever.
+	if err := found.Without(TornLine, SetAside).Err(); err != nil {
+		r.Close()
+		return nil, found, fmt.Errorf("open run %s: %w", dir, err)
+	}
 	if err := r.lock(0); err != nil {
 		r.Close()
 		return nil, found, err
@@ -159,9 +165,29 @@ func Open(dir string) (*Run, Findings, error) {
 }
 
 // Read replays a run for reading. Records up to the first one that does not verify can be read; the findings say what is
-// lost. The error is set when nothing can be read: no plan, or none that its ledger was written for. Beside a live writer the
-// record being written may be found torn; the head is read first, so that a running append is never taken for a loss.
-func Read(dir string) (*Run, Findings, error) { return open(dir, realDisk()) }
+// lost. The error is set when nothing can be read: no plan, or none that its ledger was written for. Of a live writer the
+// record being written is no finding; the head is read first, so that a running append is never taken for a loss.
+func Read(dir string) (*Run, Findings, error) {
+	r, found, err := open(dir, realDisk())
+	if err != nil || !found.Has(TornLine) {
+		return r, found, err
+	}
+	// The lock tells what a writer is at from what a dead one left.
+	f, err := regular.OpenIn(r.root, LedgerFile)
+	if err != nil {
+		r.Close()
+		return nil, found, err
+	}
+	defer f.Close()
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+		return r, found.Without(TornLine), nil
+	}
+	if found, err = r.replay(); err != nil {
+		r.Close()
+		return nil, found, err
+	}
+	return r, found, nil
+}
 
 func open(dir string, d disk) (*Run, Findings, error) {
 	root, err := os.OpenRoot(dir)

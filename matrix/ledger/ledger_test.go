@@ -161,6 +161,46 @@ func TestOneWriter(t *testing.T) {
 		t.Fatalf("a reader beside the writer: %v", err)
 	}
 	other.Close()
+	// Half a line of a live writer is a record being written.
+	if _, err := r.file.WriteString(`{"sum":"ab`); err != nil {
+		t.Fatal(err)
+	}
+	other, found, err := Read(r.Dir())
+	if err != nil || len(found) > 0 {
+		t.Fatalf("a reader beside a writer in the middle of a line: %v, %v", found, err)
+	}
+	other.Close()
+	r.Close()
+	if other, found, err = Read(r.Dir()); err != nil || !found.Has(TornLine) {
+		t.Fatalf("half a line without a writer: %v, %v", found, err)
+	}
+	other.Close()
+}
+
+// A pipe where a file of a run is expected is an error or a finding, never a wait.
+func TestPipes(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		code Code
+	}{{PlanFile, PlanMissing}, {HeadFile, HeadMissing}, {LedgerFile, LedgerMissing}, {"legs/*/" + ArrivalsFile(0), FileMissing}, {"legs/*/" + RequestsFile, FileMissing}} {
+		dir := fill(t)
+		list, err := filepath.Glob(filepath.Join(dir, c.name))
+		if err != nil || len(list) == 0 {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if err := errors.Join(os.Remove(list[0]), syscall.Mkfifo(list[0], 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if found, _ := Verify(dir); !found.Has(c.code) || !strings.Contains(found.Err().Error(), "a named pipe is no regular file") {
+			t.Errorf("%s: %v", c.name, found)
+		}
+		if c.code == FileMissing {
+			continue // a leg's files are no part of opening
+		}
+		if _, found, err := Open(dir); err == nil || !found.Has(c.code) {
+			t.Errorf("%s: opened for writing: %v, %v", c.name, found, err)
+		}
+	}
 }
 
 func TestTornLastLine(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
 )
 
 // Names of the files of a leg. Those that end in .zst are compressed.
@@ -305,7 +306,7 @@ func (r *Run) OpenFile(leg Leg, name string) (io.ReadCloser, error) {
 	if !ok {
 		return nil, fmt.Errorf("%s: the leg's record lists no %s: %w", leg.Dir, name, fs.ErrNotExist)
 	}
-	f, err := r.root.Open(ref.Path)
+	f, err := regular.OpenIn(r.root, ref.Path)
 	if err != nil {
 		return nil, &Finding{Code: FileMissing, Path: ref.Path, Detail: err.Error(), Lost: "leg " + leg.Dir}
 	}

@@ -13,11 +13,19 @@ import (
 	"strings"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
+)
+
+// Bounds of the files that are read whole.
+const (
+	maxPlan   = 64 << 20
+	maxHead   = 4 << 10
+	maxReport = 256 << 20
 )
 
 // replay reads plan and ledger and sets the run to the records that verify.
 func (r *Run) replay() (Findings, error) {
-	text, err := r.root.ReadFile(PlanFile)
+	text, err := regular.ReadFileIn(r.root, PlanFile, maxPlan)
 	if err != nil {
 		return Findings{{Code: PlanMissing, Path: PlanFile, Detail: err.Error(), Lost: "the whole run"}}, fmt.Errorf("%s: %w", r.dir, err)
 	}
@@ -29,7 +37,7 @@ func (r *Run) replay() (Findings, error) {
 
 	var found Findings
 	var want head
-	if b, err := r.root.ReadFile(HeadFile); err != nil {
+	if b, err := regular.ReadFileIn(r.root, HeadFile, maxHead); err != nil {
 		found = append(found, Finding{Code: HeadMissing, Path: HeadFile, Detail: err.Error(), Lost: "the proof that the ledger's end is its end"})
 	} else if err := json.Unmarshal(b, &want); err != nil {
 		found = append(found, Finding{Code: HeadMissing, Path: HeadFile, Detail: err.Error(), Lost: "the proof that the ledger's end is its end"})
@@ -77,7 +85,7 @@ func planEdited(want, got string) Finding {
 // size along. It ends with a *Finding at the first line that does not verify.
 func (r *Run) scan() iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
-		f, err := r.root.Open(LedgerFile)
+		f, err := regular.OpenIn(r.root, LedgerFile)
 		if err != nil {
 			yield(Record{}, &Finding{Code: LedgerMissing, Path: LedgerFile, Detail: err.Error(), Lost: "every record"})
 			return
@@ -141,7 +149,7 @@ func (r *Run) setAside(found Findings) error {
 	if !found.Has(TornLine) {
 		return nil
 	}
-	f, err := r.root.Open(LedgerFile)
+	f, err := regular.OpenIn(r.root, LedgerFile)
 	if err != nil {
 		return err
 	}

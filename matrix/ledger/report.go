@@ -3,6 +3,8 @@ package ledger
 import (
 	"fmt"
 	"slices"
+
+	"enginebroker/matrix/regular"
 )
 
 // Reports are the names that WriteReport and ReadReport take.
@@ -21,5 +23,5 @@ func (r *Run) ReadReport(name string) ([]byte, error) {
 	if !slices.Contains(Reports, name) {
 		return nil, fmt.Errorf("%q is no report of a run; it has %v", name, Reports)
 	}
-	return r.root.ReadFile(name)
+	return regular.ReadFileIn(r.root, name, maxReport)
 }

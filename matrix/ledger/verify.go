@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
+
+	"enginebroker/matrix/regular"
 )
 
 // Verify checks the whole of a run: plan, chain, head, and every byte of every file that a record names. No findings mean
@@ -30,7 +32,7 @@ func Verify(dir string) (Findings, error) {
 		}
 		for _, ref := range leg.Files {
 			owner[ref.SHA256] = ref.Path
-			f, got := r.checkFile(ref)
+			f, got := r.sumFile(ref)
 			if f == nil {
 				continue
 			}
@@ -51,9 +53,15 @@ func Verify(dir string) (Findings, error) {
 	return append(found, orphans...), err
 }
 
-// checkFile hashes one file; the hash is returned where there was a file.
-func (r *Run) checkFile(ref FileRef) (*Finding, string) {
-	f, err := r.root.Open(ref.Path)
+// CheckFile compares one file, byte for byte by its sum, with its record; nil where it is the recorded one.
+func (r *Run) CheckFile(ref FileRef) *Finding {
+	f, _ := r.sumFile(ref)
+	return f
+}
+
+// sumFile is CheckFile with the sum that was found, empty where there was no file.
+func (r *Run) sumFile(ref FileRef) (*Finding, string) {
+	f, err := regular.OpenIn(r.root, ref.Path)
 	if err != nil {
 		return &Finding{Code: FileMissing, Path: ref.Path, Detail: err.Error()}, ""
 	}

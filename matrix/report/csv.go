@@ -68,7 +68,10 @@ func record(r matrix.Report, c matrix.Cell) []string {
 		if iv, ok := n.Interval.Get(); ok {
 			v["ratio_lo"], v["ratio_hi"], v["interval"] = exact(matrix.Some(iv.RatioLo)), exact(matrix.Some(iv.RatioHi)), iv.Kind
 			if n.ShowRatio {
-				v["ratio"], v["reversed"] = exact(matrix.Some(iv.Ratio)), strconv.Itoa(n.Reversed)
+				v["ratio"] = exact(iv.Ratio)
+				if r, ok := n.Reversed.Get(); ok {
+					v["reversed"] = strconv.Itoa(r)
+				}
 			}
 			v["margin"] = exact(matrix.Some(n.Margin))
 		}

@@ -65,7 +65,7 @@ func (p *page) numbers(l line, n matrix.Numbers) {
 	if iv, ok := n.Interval.Get(); ok {
 		p.wrap("interval: ", fmt.Sprintf("%s (%s, %d degrees of freedom)", l.Interval, clean(iv.Kind), iv.DF))
 		if n.ShowRatio {
-			p.wrap("blocks: ", fmt.Sprintf("median %s, least %s, greatest %s, %d reversed", ratio(iv.Median), ratio(iv.Min), ratio(iv.Max), n.Reversed))
+			p.wrap("blocks: ", fmt.Sprintf("median %s, least %s, greatest %s, %s reversed", point(iv.Median), point(iv.Min), point(iv.Max), counted(n.Reversed)))
 		}
 	}
 	for _, a := range l.Arms {

@@ -13,13 +13,7 @@ import (
 // Plan writes what a run would do: pairs, agreements, refusals, orders, loads and hours.
 func Plan(w io.Writer, pl matrix.Plan, o Options) error {
 	p := newPage(w, o)
-	simulated := false
-	for _, g := range pl.Groups {
-		for _, a := range g.Arms {
-			simulated = simulated || a.Simulated
-		}
-	}
-	if simulated {
+	if pl.Simulated() {
 		p.banner("SIMULATED: arms of this plan are programs that play an engine.")
 	}
 	p.title("plan for "+clean(pl.Model), "seed "+clean(pl.Seed))
@@ -39,7 +33,7 @@ func Plan(w io.Writer, pl matrix.Plan, o Options) error {
 	}
 	for _, g := range pl.Groups {
 		p.blank()
-		p.group(g)
+		p.group(g, pl.Ungated)
 	}
 	p.blank()
 	p.title("points", plural(pl.Method.Repetitions, "repetition"))
@@ -48,8 +42,12 @@ func Plan(w io.Writer, pl matrix.Plan, o Options) error {
 		if !pt.Rate.IsZero() {
 			load = fmt.Sprintf("%s %d requests/min", clean(pt.Rate.Process), pt.Rate.PerMinute)
 		}
-		p.wrap(fit(clean(pt.ID), colPoint)+" ", fmt.Sprintf("%s, %s, %d tokens in, %d out, %d requests, %d to warm up", clean(pt.Workload), load,
-			pt.PromptTokens, pt.OutputTokens, pt.Requests, pt.Warmup))
+		in := fmt.Sprintf("%d tokens in", pt.PromptTokens)
+		if pt.SharedPrefix > 0 {
+			in += fmt.Sprintf(" (the first %d shared by all prompts)", pt.SharedPrefix)
+		}
+		p.wrap(fit(clean(pt.ID), colPoint)+" ", fmt.Sprintf("%s, %s, %s, %d out, %d requests, %d to warm up", clean(pt.Workload), load,
+			in, pt.OutputTokens, pt.Requests, pt.Warmup))
 	}
 	p.blank()
 	p.title("cost", "")
@@ -64,7 +62,7 @@ func Plan(w io.Writer, pl matrix.Plan, o Options) error {
 	return p.err
 }
 
-func (p *page) group(g matrix.Group) {
+func (p *page) group(g matrix.Group, ungated map[string]string) {
 	p.title("group "+clean(g.ID), plural(len(g.Superblocks), "superblock"))
 	for _, a := range g.Arms {
 		pin := "no pin"
@@ -73,6 +71,9 @@ func (p *page) group(g matrix.Group) {
 		}
 		p.wrap("  "+clean(a.Label)+": ", fmt.Sprintf("%s (%s), %s, %s, context %d, concurrency %d, key %.12s", clean(a.Instance), clean(a.Engine),
 			clean(string(a.Status)), pin, a.Limits.ContextTokens, a.Limits.Concurrency, clean(a.Key)))
+		if why := ungated[a.Key]; why != "" {
+			p.wrapIn(yellow, "  "+clean(a.Label)+" will have no number: ", clean(why)+" ("+string(matrix.CanaryFailed)+")")
+		}
 	}
 	for _, s := range g.Superblocks {
 		p.wrap(fmt.Sprintf("  sb %d: ", s.Index), "("+clean(s.LeadIn)+") "+clean(strings.Join(s.Forward, " "))+" | "+clean(strings.Join(s.Backward, " ")))

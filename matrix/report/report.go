@@ -9,6 +9,7 @@ package report
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -113,6 +114,16 @@ func ratio(x float64) string {
 	return strconv.FormatFloat(x, 'f', 4, 64)
 }
 
+// point is ratio of one that may be absent.
+func point(x matrix.Opt[float64]) string { return ratio(x.Or(math.NaN())) }
+
+func counted(x matrix.Opt[int]) string {
+	if n, ok := x.Get(); ok {
+		return strconv.Itoa(n)
+	}
+	return absent
+}
+
 func span(d time.Duration) string {
 	switch {
 	case d <= 0:
@@ -173,7 +184,7 @@ func lineOf(c matrix.Cell) line {
 	if iv, ok := n.Interval.Get(); ok {
 		l.Interval = "[" + ratio(iv.RatioLo) + ", " + ratio(iv.RatioHi) + "]"
 		if n.ShowRatio {
-			l.Ratio = ratio(iv.Ratio)
+			l.Ratio = point(iv.Ratio)
 		}
 	}
 	if n.ShowRatio && c.Direction != matrix.DirNone && c.Direction != "" {
@@ -266,6 +277,9 @@ func caveats(r matrix.Report, secondary bool) []string {
 		memory = memory || shown && c.Metric.Class == matrix.ClassMemory
 	}
 	var out []string
+	for _, name := range slices.Sorted(maps.Keys(r.Plan.Absent)) {
+		out = append(out, clean(name)+" took no part: "+clean(r.Plan.Absent[name]))
+	}
 	if energy {
 		out = append(out, "Energy is of the GPU rail only: GPU watts are not machine watts, and nothing here tells what the rest of the machine drew.")
 	}

@@ -61,7 +61,12 @@ func reasons(codes ...matrix.Reason) []matrix.CellReason {
 }
 
 func interval(x, lo, hi float64) matrix.Opt[matrix.Interval] {
-	return matrix.Some(matrix.Interval{Theta: math.Log(x), Lo: math.Log(lo), Hi: math.Log(hi), DF: 5, Ratio: x, RatioLo: lo, RatioHi: hi, Median: x, Min: lo, Max: hi, Kind: "paired_t"})
+	return matrix.Some(matrix.Interval{Theta: matrix.Some(math.Log(x)), SE: matrix.Some(0.006), Lo: math.Log(lo), Hi: math.Log(hi), DF: 5, Ratio: matrix.Some(x), RatioLo: lo, RatioHi: hi, Median: matrix.Some(x), Min: matrix.Some(lo), Max: matrix.Some(hi), Kind: "paired_t"})
+}
+
+// ends is an interval whose point ratio may not be shown.
+func ends(lo, hi float64) matrix.Opt[matrix.Interval] {
+	return matrix.Some(matrix.Interval{Lo: math.Log(lo), Hi: math.Log(hi), DF: 5, RatioLo: lo, RatioHi: hi, Kind: "paired_t"})
 }
 
 // sample is a run of four engines, as the seeds have it: one group of three arms, one of two, and two refused pairs.
@@ -94,15 +99,15 @@ func sample() matrix.Report {
 			Metric: metrics[m], Verdict: v, Direction: d, Blocks: 6, Numbers: n, Reasons: reasons(codes...)})
 	}
 	full := func(a, b string, x, y, q, lo, hi float64) matrix.Opt[matrix.Numbers] {
-		return matrix.Some(matrix.Numbers{Interval: interval(q, lo, hi), ShowRatio: true, Arms: arms(a, b, x, y), Margin: 0.02, QDir: some(0.002)})
+		return matrix.Some(matrix.Numbers{Interval: interval(q, lo, hi), ShowRatio: true, Arms: arms(a, b, x, y), Reversed: matrix.Some(0), Margin: 0.02, QDir: some(0.002)})
 	}
 	none := matrix.Opt[matrix.Numbers]{}
 	for _, point := range []string{"c1", "c8"} {
 		for m := range metrics {
 			add("ours", "vllm", point, m, matrix.Provisional, matrix.DirSlower, full("ours", "vllm", 9.366, 11.3646, 0.8241, 0.8102, 0.8383), matrix.SingleGrid, matrix.ReferenceNotPin, matrix.AAEmbeddedOnly, matrix.LoadStateUntested, matrix.ClockHeadUnobserved)
 			add("sglang", "vllm", point, m, matrix.Established, matrix.DirEquivalent, matrix.Some(matrix.Numbers{Interval: interval(1.0065, 1.0021, 1.0109), ShowRatio: true,
-				Arms: arms("sglang", "vllm", 11.31, 11.24), Detected: matrix.DirFaster, Margin: 0.02}))
-			add("ours", "sglang", point, m, matrix.Inconclusive, matrix.DirNone, matrix.Some(matrix.Numbers{Interval: interval(1.011, 0.987, 1.036), Arms: arms("ours", "sglang", 11.4, 11.3), Margin: 0.02}), matrix.WideCI, matrix.SingleGrid)
+				Reversed: matrix.Some(0), Arms: arms("sglang", "vllm", 11.31, 11.24), Detected: matrix.DirFaster, Margin: 0.02}))
+			add("ours", "sglang", point, m, matrix.Inconclusive, matrix.DirNone, matrix.Some(matrix.Numbers{Interval: ends(0.987, 1.036), Arms: arms("ours", "sglang", 11.4, 11.3), Margin: 0.02}), matrix.WideCI, matrix.SingleGrid)
 		}
 	}
 	add("llamacpp", "ours", "c1", 0, matrix.NotReproduced, matrix.DirNone, matrix.Some(matrix.Numbers{Grids: [][]matrix.ArmSummary{arms("llamacpp", "ours", 11.3646, 9.366), arms("llamacpp", "ours", 11.25, 10.756)}}), matrix.GridShiftArm, matrix.GridShiftRatio)
@@ -378,7 +383,7 @@ func samplePlan() matrix.Plan {
 		Superblocks: []matrix.Superblock{{Index: 0, LeadIn: "vllm", Forward: []string{"vllm", "ours", "sglang"}, Backward: []string{"sglang", "ours", "vllm"}}}}}
 	p.Method.Repetitions = 3
 	p.Method.Points = []matrix.Point{{ID: "c8", Workload: "serve-low", Concurrency: 8, PromptTokens: 1024, OutputTokens: 128, Requests: 48, Warmup: 8},
-		{ID: "r30", Workload: "chat-short", Rate: matrix.Rate{Process: "poisson", PerMinute: 30}, PromptTokens: 128, OutputTokens: 64, Requests: 60}}
+		{ID: "r30", Workload: "chat-short", Rate: matrix.Rate{Process: "poisson", PerMinute: 30}, PromptTokens: 128, SharedPrefix: 96, OutputTokens: 64, Requests: 60}}
 	p.Absent = map[string]string{"trt": "not installed: looked for trtllm-serve in PATH"}
 	p.LeftOut = []matrix.LeftOut{{What: "point c16", Why: "the budget of 4 h"}}
 	p.Cost = matrix.Cost{Loads: 21, LeadIns: 3, Legs: 105, Requests: 15120, Estimate: 26*time.Hour + 5*time.Minute, Basis: "catalog figures for gb10"}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,6 +28,7 @@ type world struct {
 	observe   func(instance string) matrix.State
 	survivors bool
 	during    func(job stopwatch.Job)
+	asked     func() // a canary is under way
 	pass      func(job stopwatch.Job) error
 	next      []Next
 	pin       matrix.Opt[matrix.PinCheck]
@@ -99,6 +102,11 @@ func (c fakeClock) Open(context.Context, matrix.Dialect, matrix.Point) (Client, 
 }
 
 func (c fakeClock) Ask(ctx context.Context, _ matrix.Dialect, _ string, _ int, _ time.Duration) (matrix.Request, error) {
+	if c.w.asked != nil {
+		if c.w.asked(); !slices.Contains(slices.Collect(maps.Values(c.w.running)), true) {
+			return matrix.Request{Outcome: matrix.OutcomeFailed, Reasons: []string{"stream_ended"}}, ctx.Err()
+		}
+	}
 	return matrix.Request{Outcome: matrix.OutcomeOK, Text: "437"}, ctx.Err()
 }
 

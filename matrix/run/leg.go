@@ -18,7 +18,7 @@ func (l *load) measure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !c.OK && !l.alive(ctx) {
+	if !c.OK && l.gone(ctx) {
 		l.died, l.rec.Aborted = true, "the server died while it was asked the canary: "+c.Got // a crash is no wrong answer
 		return nil
 	}
@@ -48,6 +48,7 @@ func (l *load) leg(ctx context.Context, p matrix.Point) (last bool, err error) {
 		rec.Died = true
 		rec.Note = "no connection: " + err.Error()
 		rec.Repetitions = []matrix.Repetition{{Planned: p.Requests}}
+		rec.Env.KilledByHost = l.endedBy()
 		return true, l.put(rec, p, ledger.LegFiles{})
 	}
 	defer client.Close()
@@ -86,11 +87,12 @@ func (l *load) leg(ctx context.Context, p matrix.Point) (last bool, err error) {
 		if err != nil {
 			return true, err
 		}
-		if c.OK || l.alive(ctx) {
+		if !c.OK && l.gone(ctx) {
+			rec.Died, rec.Note = true, "the server died while it was asked the canary: "+c.Got // a crash is no wrong answer
+			rec.Env.KilledByHost = l.endedBy()
+		} else {
 			l.rec.Canaries = append(l.rec.Canaries, c)
 			rec.Canaries = append(rec.Canaries, c)
-		} else {
-			rec.Died, rec.Note = true, "the server died while it was asked the canary: "+c.Got // a crash is no wrong answer
 		}
 	}
 	rec.EndUTC = l.Now().UTC()
@@ -175,9 +177,14 @@ func (l *load) after(ctx context.Context, rec *matrix.LegRecord, before matrix.S
 	now, err := l.engine.Observe(ctx)
 	rec.MethodEnd = rec.MethodID
 	rec.Env.BootIDEnd = l.Box.BootID()
-	if why := l.killed.Load(); why != nil { // whatever the engine says of itself now, or cannot say any more
+	if l.killed.Load() != nil { // whatever the engine says of itself now, or cannot say any more
 		rec.Died = true
-		rec.Env.KilledByHost = "the memory guard: " + *why
+		rec.Env.KilledByHost = l.endedBy()
+		return true
+	}
+	if l.orphan(err) {
+		rec.Died = true
+		rec.Env.KilledByHost = l.endedBy()
 		return true
 	}
 	if err != nil {
@@ -189,8 +196,8 @@ func (l *load) after(ctx context.Context, rec *matrix.LegRecord, before matrix.S
 	if rec.PrintEnd == "" && rec.Died {
 		rec.PrintEnd = rec.ArmPrint // a dead server is not another one; SERVER_DIED says what happened
 	}
-	if rec.Died && len(l.ready.Processes) > 0 {
-		rec.Env.KilledByHost = l.watch.Killed(l.ready.Processes[0])
+	if rec.Died {
+		rec.Env.KilledByHost = l.endedBy()
 	}
 	rec.Counter = matrix.Some(matrix.CounterDelta{Generated: delta(before.Generated, now.Generated), Cached: delta(before.CachedTokens, now.CachedTokens),
 		Drafted: delta(before.DraftedTokens, now.DraftedTokens), Accepted: delta(before.AcceptedTokens, now.AcceptedTokens),
@@ -200,11 +207,40 @@ func (l *load) after(ctx context.Context, rec *matrix.LegRecord, before matrix.S
 	return rec.Died || l.pinned(matrix.Ready{Facts: now.Facts})
 }
 
-// alive asks whether the server still runs; what cannot be asked is not shown to be dead.
-func (l *load) alive(ctx context.Context) bool {
+// gone asks whether the server still runs; what cannot be asked is not shown to be dead. One that the memory guard ended is
+// gone whatever it still says.
+func (l *load) gone(ctx context.Context) bool {
+	if l.killed.Load() != nil {
+		return true
+	}
 	s, err := l.engine.Observe(ctx)
-	return err != nil || s.Alive
+	return l.orphan(err) || err == nil && !s.Alive
 }
+
+// orphan notes that the plugin of a server ended, which ends the server.
+func (l *load) orphan(err error) bool {
+	if errors.Is(err, ErrPluginGone) {
+		l.orphaned = err.Error()
+	}
+	return l.orphaned != ""
+}
+
+// endedBy says who of the host ended a server that was ready, empty where nothing shows it.
+func (l *load) endedBy() string {
+	if why := l.killed.Load(); why != nil {
+		return guardName + *why
+	}
+	if l.orphaned != "" {
+		return l.orphaned
+	}
+	if len(l.ready.Processes) == 0 {
+		return ""
+	}
+	return l.watch.Killed(l.ready.Processes[0])
+}
+
+// guardName begins what is said of a server that our own memory guard ended.
+const guardName = "the memory guard: "
 
 func delta(a, b matrix.Opt[int64]) matrix.Opt[int64] {
 	x, ok1 := a.Get()

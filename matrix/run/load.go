@@ -30,6 +30,7 @@ func (r *runner) load(ctx context.Context, group matrix.Group, arm matrix.Arm, s
 	r.seq++
 	rec := matrix.LoadRecord{ID: r.loadID(slot, arm), Grid: r.Grid.Index, Seq: r.seq, Slot: slot, Group: group.ID, ArmKey: arm.Key, StartUTC: r.Now().UTC()}
 	l := &load{runner: r, group: group, arm: arm, slot: slot, rec: &rec}
+	l.env.BootIDStart = r.Box.BootID()
 	r.event(l.event(Event{Kind: "load"}))
 	if why := r.dropped[arm.Key]; why != "" {
 		rec.Aborted = why
@@ -74,6 +75,8 @@ type load struct {
 	once   sync.Once              // stops the engine
 	legs   []Leg
 	died   bool // the server was gone before the first point
+	// orphaned says that the plugin ended, and the server with it
+	orphaned string
 }
 
 func (l *load) event(e Event) Event {
@@ -95,7 +98,6 @@ func (l *load) run(ctx context.Context) error {
 		return fmt.Errorf("page cache of %s: %w", l.arm.Artifact, err)
 	}
 	l.env.ResidentPages = resident
-	l.env.BootIDStart = l.Box.BootID()
 	if l.engine, err = l.Engine(ctx, l.arm.Instance); err != nil {
 		return l.abort(matrix.StartFailure{Code: "plugin", Phase: "launch", Message: err.Error()})
 	}
@@ -226,7 +228,11 @@ func (l *load) abort(f matrix.StartFailure) error {
 
 // finish writes the load, and for the points that it never came to the void legs that say so.
 func (l *load) finish() error {
-	l.rec.Env = merge(l.env, matrix.Env{BootIDEnd: l.Box.BootID()})
+	end := matrix.Env{BootIDEnd: l.Box.BootID()}
+	if why := l.killed.Load(); why != nil {
+		end.KilledByHost = guardName + *why
+	}
+	l.rec.Env = merge(l.env, end)
 	if err := l.voidLegs(); err != nil {
 		return err
 	}
@@ -257,12 +263,18 @@ func (l *load) voidLegs() error {
 		leg := l.newLeg(p)
 		leg.EndUTC = l.Now().UTC()
 		leg.Repetitions = []matrix.Repetition{{Planned: p.Requests}}
-		leg.Died = l.rec.Failure.Present() || last.Died || l.died
+		f, failed := l.rec.Failure.Get()
+		if failed && !engineFailed(f.Code) {
+			leg.Repetitions, leg.Missing = nil, []string{f.Error()}
+		}
+		leg.Died = failed && engineFailed(f.Code) || last.Died || l.died
 		leg.Hung = last.Hung
 		leg.Note = cmp.Or(l.rec.Aborted, "the load ended at point "+last.ID.Point)
 		leg.Env.KilledByHost = cmp.Or(l.byHost[l.arm.Key], last.Env.KilledByHost)
-		if f, ok := l.rec.Failure.Get(); ok {
+		if failed {
 			leg.Env.KilledByHost = l.killer(f)
+		} else if l.died {
+			leg.Env.KilledByHost = l.endedBy()
 		}
 		if err := l.put(leg, p, ledger.LegFiles{}); err != nil {
 			return err
@@ -271,11 +283,17 @@ func (l *load) voidLegs() error {
 	return nil
 }
 
+// engineFailed says that a load failed by the engine's doing: not for a port that others hold, a plugin that ended, or
+// evidence that could not be written. gates.Load judges the same codes.
+func engineFailed(code string) bool {
+	return slices.Contains([]string{"exited", "not_ready", "killed", "wrong_model", "unsupported_flag", "limits", "bad_artifact"}, code)
+}
+
 // killer says who of the host ended an engine that did not become ready, empty where it ended by itself.
 func (l *load) killer(f matrix.StartFailure) string {
 	switch why := l.killed.Load(); {
 	case why != nil:
-		return "the memory guard: " + *why
+		return guardName + *why
 	case f.Code == "killed":
 		return f.Message
 	}

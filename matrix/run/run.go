@@ -35,6 +35,9 @@ var ErrInterrupted = errors.New("interrupted; the evidence is kept")
 // ErrBudget says that the time allowed was used up before the plan was complete; its evidence is kept.
 var ErrBudget = errors.New("the budget is used up; the evidence is kept")
 
+// ErrPluginGone says that the plugin of an engine ended, and its server with it: nothing that the engine did.
+var ErrPluginGone = errors.New("its plugin ended")
+
 // Why a superblock that was not planned is run; the ledger's superblock_start says it.
 const (
 	Rerun    = "rerun"    // for one that the environment or the client voided

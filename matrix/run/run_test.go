@@ -368,6 +368,56 @@ func TestGuardDuringALeg(t *testing.T) {
 	})
 }
 
+// It acts while a canary is asked, or while nothing is: whatever the server says of itself after that, the guard ended it.
+func TestGuardOutsideTheWindow(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		asked int // the canary that it is: the first is before the points, the others after one
+		from  int // the first leg that it voids
+	}{
+		{"in the canary before the points", 1, 0},
+		{"in the canary after the first point", 2, 0},
+		{"in the canary after the last point", 3, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newWorld()
+				n, load := 0, 0
+				w.asked = func() {
+					if !w.running["a"] {
+						return
+					}
+					if w.starts["a"] != load {
+						n, load = 0, w.starts["a"]
+					}
+					if n++; n == c.asked {
+						w.guard("MemAvailable is 3 MiB")
+					}
+				}
+				if err := Run(t.Context(), w.config(plan(1))); err != nil {
+					t.Fatal(err)
+				}
+				legs := map[string]int{}
+				for _, l := range w.legs {
+					void := l.ID.Arm == "a" && legs[l.LoadID] >= c.from
+					legs[l.LoadID]++
+					if got := l.Died && strings.Contains(l.Env.KilledByHost, "the memory guard"); got != void {
+						t.Errorf("leg %+v: died %v, killed by host %q", l.ID, l.Died, l.Env.KilledByHost)
+					}
+					if wrong := slices.ContainsFunc(l.Canaries, func(x matrix.CanaryResult) bool { return !x.OK }); wrong {
+						t.Errorf("leg %+v: a kill is taken for a wrong answer: %+v", l.ID, l.Canaries)
+					}
+				}
+				for _, l := range w.loads {
+					if got := strings.Contains(l.Env.KilledByHost, "the memory guard"); got != (l.ArmKey == "ka") {
+						t.Errorf("load %s of %s: %q", l.ID, l.ArmKey, l.Env.KilledByHost)
+					}
+				}
+			})
+		})
+	}
+}
+
 // killedByGuard checks every leg of an arm, and that the other's are untouched.
 func killedByGuard(t *testing.T, w *world, arm string) {
 	t.Helper()

@@ -35,7 +35,10 @@ func TestMalformedFiles(t *testing.T) {
 		{"no id", file(`{"kind":"verdict","input":{},"expect":{}}`), "line 2, column 11: a case without id"},
 		{"unknown kind", file("\n  " + `{"id":"Z9","kind":"astrology","input":{},"expect":{}}`), `line 3, column 3: case Z9: unknown kind "astrology"`},
 		{"no expect", file(`{"id":"Z9","kind":"verdict","input":{}}`), "case Z9: a case needs input and expect"},
-		{"twice", file(`{"id":"a","kind":"verdict","input":{},"expect":{}},` + "\n" + `{"id":"a","kind":"verdict","input":{},"expect":{}}`), "line 3, column 1: case a: the id is used twice"},
+		{"expects nothing", file(`{"id":"Z9","kind":"verdict","input":{},"expect":{}}`), "line 2, column 11: case Z9: it expects nothing"},
+		{"expects nothing below", file(`{"id":"Z9","kind":"verdict","input":{},"expect":{"a":{}}}`), "case Z9: it expects nothing"},
+		{"constants of nothing", strings.Replace(file(`{"id":"Z9","kind":"verdict","input":{},"expect":{"verdict":"VOID"}}`), `"cases"`, `"constants": {}, "cases"`, 1), "case constants: it expects nothing"},
+		{"twice", file(`{"id":"a","kind":"verdict","input":{},"expect":{"verdict":"VOID"}},` + "\n" + `{"id":"a","kind":"verdict","input":{},"expect":{}}`), "line 3, column 1: case a: the id is used twice"},
 		{"case no object", file(`7`), "line 2, column 11"},
 	} {
 		_, err := vectors.Read([]byte(c.data))
@@ -83,7 +86,7 @@ func TestRefusedCases(t *testing.T) {
 		{"tail_floor", `{"metric":["mean"]}`, "not a percentile"},
 		{"missed_state", `{"loads":[0],"p":0.2}`, "needs at least 1"},
 	} {
-		f, err := vectors.Read([]byte(file(fmt.Sprintf(`{"id":"Z1","kind":%q,"input":%s,"expect":{}},{"id":"Z2","kind":"verdict","input":{"reasons":[]},"expect":{"verdict":"ESTABLISHED"}}`, c.kind, c.input))))
+		f, err := vectors.Read([]byte(file(fmt.Sprintf(`{"id":"Z1","kind":%q,"input":%s,"expect":{"x":1}},{"id":"Z2","kind":"verdict","input":{"reasons":[]},"expect":{"verdict":"ESTABLISHED"}}`, c.kind, c.input))))
 		if err != nil {
 			t.Fatalf("%s %s: %v", c.kind, c.input, err)
 		}
@@ -153,11 +156,11 @@ func TestMutationsAreCaught(t *testing.T) {
 // Any bytes give a file or an error with its place, and any file runs to its end.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(file(`{"id":"a","kind":"verdict","input":{"reasons":["SINGLE_GRID"]},"expect":{"verdict":"PROVISIONAL"}}`)))
-	f.Add([]byte(file(`{"id":"a","kind":"clock_compare","input":{"a":{"busy":[[2489,3]]},"b":{"busy":[[0,0]]}},"expect":{}}`)))
-	f.Add([]byte(file(`{"id":"a","kind":"reload","input":{"values":[1,2,1,2,1,2],"delta_m":0.02},"expect":{}}`)))
-	f.Add([]byte(file(`{"id":"a","kind":"schedule","input":{"arms":["A","B","C"],"superblocks":3,"seed":"5","lead_in":true},"expect":{}}`)))
-	f.Add([]byte(file(`{"id":"a","kind":"plan","input":{"engines":{"x":{"m@q":{"policy":"raw","status":"ok"}}},"pairs":[["x","x"]],"preference":["m@q"]},"expect":{}}`)))
-	f.Add([]byte(file(`{"id":"a","kind":"leg_gates","input":{"expected":{"requests":1},"requests":[{"ok":true,"ttft_s":1e300}],"env":{}},"expect":{}}`)))
+	f.Add([]byte(file(`{"id":"a","kind":"clock_compare","input":{"a":{"busy":[[2489,3]]},"b":{"busy":[[0,0]]}},"expect":{"x":1}}`)))
+	f.Add([]byte(file(`{"id":"a","kind":"reload","input":{"values":[1,2,1,2,1,2],"delta_m":0.02},"expect":{"x":1}}`)))
+	f.Add([]byte(file(`{"id":"a","kind":"schedule","input":{"arms":["A","B","C"],"superblocks":3,"seed":"5","lead_in":true},"expect":{"x":1}}`)))
+	f.Add([]byte(file(`{"id":"a","kind":"plan","input":{"engines":{"x":{"m@q":{"policy":"raw","status":"ok"}}},"pairs":[["x","x"]],"preference":["m@q"]},"expect":{"x":1}}`)))
+	f.Add([]byte(file(`{"id":"a","kind":"leg_gates","input":{"expected":{"requests":1},"requests":[{"ok":true,"ttft_s":1e300}],"env":{}},"expect":{"x":1}}`)))
 	for _, c := range protocol(f).Cases {
 		f.Add([]byte(file(fmt.Sprintf(`{"id":%q,"kind":%q,"input":%s,"expect":%s}`, c.ID, c.Kind, c.Input, c.Expect))))
 	}

@@ -10,6 +10,7 @@ type object = map[string]any
 
 // kinds are the adapters, by kind. Each takes the input of a case and gives everything the product says about it.
 var kinds = map[string]func(json.RawMessage) (any, error){
+	constantsKind:                adapt(constants),
 	"leg_fold":                   adapt(legFold),
 	"percentile":                 adapt(percentile),
 	"block_logratio":             adapt(blockLogRatio),

@@ -81,7 +81,7 @@ func TestLoadStates(t *testing.T) {
 	if !slices.Contains(c.Codes(), matrix.LoadStateMulti) || c.Verdict != matrix.Inconclusive {
 		t.Errorf("%v %v", c.Verdict, c.Codes())
 	}
-	if n, _ := c.Numbers.Get(); n.ShowRatio || n.Interval.Or(matrix.Interval{}).Ratio != 0 || n.Detected != "" {
+	if n, _ := c.Numbers.Get(); n.ShowRatio || n.Interval.Or(matrix.Interval{}).Ratio.Present() || n.Detected != "" {
 		t.Errorf("an inconclusive cell has a ratio or a direction: %+v", n)
 	}
 }

@@ -58,8 +58,8 @@ func TestInvariants(t *testing.T) {
 				c.Verdict >= matrix.Inconclusive && c.Direction != matrix.DirNone,
 				c.Verdict >= matrix.Withheld && has,
 				c.Verdict == matrix.NotReproduced && (interval || n.ShowRatio || len(n.Arms) > 0),
-				c.Verdict == matrix.Inconclusive && (n.ShowRatio || i.Ratio != 0 || i.Theta != 0 || n.Detected != ""),
-				c.Verdict <= matrix.Provisional && (!n.ShowRatio || !(i.RatioLo <= i.RatioHi) || math.IsNaN(i.Ratio) || c.Blocks < 3):
+				c.Verdict == matrix.Inconclusive && (n.ShowRatio || i.Ratio.Present() || i.Theta.Present() || i.SE.Present() || n.Detected != ""),
+				c.Verdict <= matrix.Provisional && (!n.ShowRatio || !(i.RatioLo <= i.RatioHi) || math.IsNaN(i.Ratio.Or(math.NaN())) || c.Blocks < 3):
 				t.Errorf("%s is %v %s with %+v", c.ID, c.Verdict, c.Direction, n)
 			}
 			for _, reason := range c.Reasons {

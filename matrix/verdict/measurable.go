@@ -72,6 +72,10 @@ func unmeasured(m matrix.Metric, y *yield) (string, bool) {
 
 // leaveOut notes a metric that the pair cannot have at the point; false: it can.
 func (x *index) leaveOut(p *pairing, m matrix.Metric, ys map[legsOf]*yield) bool {
+	if pt := x.in.Plan.Method.Points[p.point]; offered(m, pt) {
+		x.leftOut(fmt.Sprintf("metric %s at %s: requests arrive at a declared rate, which it would repeat", m.Name, pt.ID))
+		return true
+	}
 	for _, arm := range []int{p.a, p.b} {
 		why, ok := unmeasured(m, ys[legsOf{armKey{p.group, arm}, p.point}])
 		if !ok {
@@ -81,10 +85,20 @@ func (x *index) leaveOut(p *pairing, m matrix.Metric, ys map[legsOf]*yield) bool
 		if m.Class != matrix.ClassMemory && m.Class != matrix.ClassEnergy {
 			line = fmt.Sprintf("metric %s of %s at %s: %s", m.Name, x.in.Plan.Groups[p.group].Arms[arm].Label, x.in.Plan.Method.Points[p.point].ID, why)
 		}
-		if !slices.Contains(x.unmeasured, line) {
-			x.unmeasured = append(x.unmeasured, line)
-		}
+		x.leftOut(line)
 		return true
 	}
 	return false
+}
+
+// offered says that a metric is a rate over the window of a point in open loop. Below saturation it is the rate of arrivals on
+// every engine, and equal rates would be called equivalent engines.
+func offered(m matrix.Metric, p matrix.Point) bool {
+	return !p.Rate.IsZero() && m.Class == matrix.ClassIntegral && m.Higher
+}
+
+func (x *index) leftOut(line string) {
+	if !slices.Contains(x.unmeasured, line) {
+		x.unmeasured = append(x.unmeasured, line)
+	}
 }

@@ -25,7 +25,7 @@ func (c *draft) numbers(x *index, v matrix.Verdict, codes []matrix.Reason) matri
 		return matrix.Some(n)
 	}
 	n.Arms = c.summaries(c.primary)
-	n.Reversed = c.dec.Reversed
+	n.Reversed = matrix.Some(c.dec.Reversed)
 	n.AAHalfWidth = c.floor
 	n.NoEquivalent = c.floor.Or(0) > c.delta
 	n.ShowRatio = may(PrintRatio) && c.primary.ok
@@ -49,8 +49,8 @@ func (c *draft) interval(ratio bool) matrix.Interval {
 	}
 	out.RatioLo, out.RatioHi = math.Exp(out.Lo), math.Exp(out.Hi)
 	if ratio {
-		out.Theta, out.SE, out.Ratio = e.Theta, e.SE, math.Exp(e.Theta)
-		out.Median, out.Min, out.Max = math.Exp(e.Median), math.Exp(e.Min), math.Exp(e.Max)
+		out.Theta, out.SE, out.Ratio = matrix.Some(e.Theta), matrix.Some(e.SE), matrix.Some(math.Exp(e.Theta))
+		out.Median, out.Min, out.Max = matrix.Some(math.Exp(e.Median)), matrix.Some(math.Exp(e.Min)), matrix.Some(math.Exp(e.Max))
 	}
 	return out
 }

@@ -52,7 +52,7 @@ func TestAntisymmetry(t *testing.T) {
 		ny, _ := y.Numbers.Get()
 		ix, _ := nx.Interval.Get()
 		iy, _ := ny.Interval.Get()
-		for _, d := range []float64{ix.Theta + iy.Theta, ix.Lo + iy.Hi, ix.Hi + iy.Lo} {
+		for _, d := range []float64{ix.Theta.Or(0) + iy.Theta.Or(0), ix.Lo + iy.Hi, ix.Hi + iy.Lo} {
 			if math.Abs(d) > 1e-12 {
 				t.Fatalf("not mirrored: %+v and %+v", ix, iy)
 			}
