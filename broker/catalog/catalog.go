@@ -25,12 +25,13 @@ var shipped embed.FS
 type Catalog struct {
 	models map[string]matrix.Model
 	from   map[string]string
+	source map[string][]byte
 }
 
 // Load reads the shipped entries and then the user's files and folders. A user's entry of a shipped name replaces it;
 // two user files with one name are an error that names both.
 func Load(paths []string) (Catalog, error) {
-	c := Catalog{models: map[string]matrix.Model{}, from: map[string]string{}}
+	c := Catalog{models: map[string]matrix.Model{}, from: map[string]string{}, source: map[string][]byte{}}
 	names, err := fs.Glob(shipped, "models/*.yaml")
 	if err != nil {
 		return c, err
@@ -117,12 +118,12 @@ func (c *Catalog) add(from, dir string, data []byte) error {
 	}
 	m, err := e.model(dir)
 	if err != nil {
-		return fmt.Errorf("%s: %w", from, err)
+		return config.Located(from, data, err)
 	}
 	if old := c.from[m.Name]; old != "" && !strings.HasPrefix(old, "shipped:") {
 		return fmt.Errorf("%s: model %q is already defined in %s", from, m.Name, old)
 	}
-	c.models[m.Name], c.from[m.Name] = m, from
+	c.models[m.Name], c.from[m.Name], c.source[m.Name] = m, from, data
 	return nil
 }
 
@@ -147,10 +148,10 @@ func (e entry) model(dir string) (matrix.Model, error) {
 		}
 		m.Artifacts = append(m.Artifacts, x)
 	}
-	for _, q := range e.Preference {
+	for i, q := range e.Preference {
 		a, ok := m.Artifact(q)
 		if !ok {
-			return m, fmt.Errorf("preference: there is no artifact %q", q)
+			return m, fmt.Errorf("preference[%d]: there is no artifact %q", i, q)
 		}
 		m.Preference = append(m.Preference, a.ID)
 	}
@@ -224,6 +225,11 @@ func (c Catalog) Names() []string {
 
 // From says which file a model was read from.
 func (c Catalog) From(name string) string { return c.from[name] }
+
+// At says where a field of a model's entry stands.
+func (c Catalog) At(model, field string) string {
+	return config.At(c.from[model], c.source[model], field)
+}
 
 // Model finds a model; an unknown name suggests the near ones.
 func (c Catalog) Model(name string) (matrix.Model, error) {

@@ -66,7 +66,7 @@ func (a *app) margins(w io.Writer, cells []service.ABCell) error {
 		if !x.Holds {
 			word, held = "FAILS", false
 		}
-		fmt.Fprintf(w, "margin %s  %s: %s\n", word, x.Cell, x.Why)
+		fmt.Fprintf(w, "margin %s  %s%s: %s\n", word, stamp(x.Simulated, "", ", "), x.Cell, x.Why)
 	}
 	if !held {
 		return exit(ExitDiffers)

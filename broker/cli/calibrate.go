@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"enginebroker/broker/service"
+	"enginebroker/matrix"
 )
 
 func (a *app) calibrateCommand() *cobra.Command {
@@ -42,11 +43,10 @@ what it adds itself is in the difference. Reader lag and lateness beside the lev
 				return err
 			}
 			var all []service.Calibrated
-			if !asJSON {
-				fmt.Fprintln(a.Stdout, "limit of the mean: 1 % of configured, or 0.2 ms where that is more")
-				a.calibrationHead()
-			}
 			err = s.Calibrate(c.Context(), q, func(x service.Calibrated) {
+				if !asJSON && len(all) == 0 {
+					a.calibrationHead()
+				}
 				all = append(all, x)
 				if !asJSON {
 					a.calibrated(x)
@@ -107,6 +107,7 @@ func (a *app) truth(c *cobra.Command, asJSON bool) error {
 }
 
 func (a *app) calibrationHead() {
+	fmt.Fprintf(a.Stdout, "%s: no engine was measured; a program whose times are known answered\n", matrix.Simulated)
 	fmt.Fprintf(a.Stdout, "%-4s %-5s %13s %9s %8s %9s %8s %6s %6s\n", "c", "", "configured ms", "mean", "diff", "p99", "diff", "limit", "p99")
 }
 

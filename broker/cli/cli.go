@@ -41,12 +41,14 @@ type app struct {
 	log    string
 	server string
 	tls    daemon.TLS
+	asked  string // the command, by its path
 
 	closers []io.Closer // connections, open as long as the invocation
 }
 
 // Run executes one command line and returns its exit code.
 func Run(ctx context.Context, env Env) int {
+	env.Stdout, env.Stderr = harmless{env.Stdout, env.Color}, harmless{env.Stderr, env.Color}
 	a := &app{Env: env}
 	root := a.root()
 	root.SetArgs(env.Args)
@@ -91,6 +93,13 @@ Exit codes:
 		Version:       version,
 		Args:          cobra.NoArgs,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
+			a.asked = c.CommandPath()
+			if a.server == "" && c.Flags().Changed("server") {
+				return usage("--server is empty: write unix:///path or host:port, or leave it out to work on this machine")
+			}
+			return nil
+		},
 	}
 	f := root.PersistentFlags()
 	f.StringVar(&a.config, "config", "", "configuration file (default: ./broker.yaml where it exists, else the four engines under their usual names)")
@@ -117,14 +126,22 @@ Exit codes:
 
 // service opens the service of this machine.
 func (a *app) service() (*service.Service, error) {
-	if a.server != "" {
-		return nil, usage("this command works on this machine alone; leave --server out")
+	if err := a.here(); err != nil {
+		return nil, err
 	}
 	log, err := a.logger()
 	if err != nil {
 		return nil, err
 	}
 	return service.Open(service.Options{Config: a.config, Runs: a.runs, Getenv: a.Getenv, Log: log, Version: version})
+}
+
+// here refuses a command that works on this machine alone where another one is named.
+func (a *app) here() error {
+	if a.server == "" {
+		return nil
+	}
+	return usage("%s works on this machine alone; leave --server out", a.asked)
 }
 
 func (a *app) logger() (*zap.Logger, error) {

@@ -17,7 +17,8 @@ func (a *app) compareCommand() *cobra.Command {
 		Short:   "Set one run beside another of the same method: which arm moved, and what to look at next",
 		Long: `compare judges every arm and every ratio across two runs, as the grids of one run are judged: a figure came back, did not,
 or it cannot be said. Runs of two methods, machines or sets of files are refused before a number is shown, and a cell that
-may not show its figures shows its reasons here too. Exit 3 where the runs are not comparable, 5 where a cell did not come back.`,
+may not show its figures shows its reasons here too. Exit 3 where the runs are not comparable, 4 where a cell is VOID in a run,
+5 where one is WITHHELD or did not come back.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
 			s, err := a.backend()

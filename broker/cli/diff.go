@@ -16,8 +16,8 @@ func (a *app) diffCommand() *cobra.Command {
 		Short:   "Say what differs between two arms, what is known to move speed first, and what one side did not record",
 		Long: `diff takes two runs, two arms as RUN:ARM, or two instances as their last preflight recorded them. Everything that differs is
 ranked by what is known to move speed; where something lies comes last. What one side did not record is unknown, not equal.
-With --distinct the two must be different code: exit 11 where they are one build, or differ only by where they lie or when they
-were linked.`,
+With --distinct the two must be different code: exit 11 where they are one build, differ only by where they lie or when they
+were linked, or it is not known.`,
 		Example: "  broker diff yesterday:vllm today:vllm\n  broker diff --distinct ours ours-patched",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -54,10 +54,13 @@ were linked.`,
 }
 
 func (a *app) diff(d service.Diff) {
-	fmt.Fprintf(a.Stdout, "%s  (%s)\n%s  (%s)\n", d.A.Name, d.A.Where, d.B.Name, d.B.Where)
+	fmt.Fprintf(a.Stdout, "%s  (%s%s)\n%s  (%s%s)\n", d.A.Name, stamp(d.A.Simulated, "", ", "), d.A.Where, d.B.Name, stamp(d.B.Simulated, "", ", "), d.B.Where)
 	word := "one build"
-	if d.TwoArms.Differ {
+	switch {
+	case d.TwoArms.Differ:
 		word = "two builds"
+	case d.TwoArms.Unknown:
+		word = "unknown whether one build"
 	}
 	fmt.Fprintf(a.Stdout, "%s: %s\n", word, d.TwoArms.Says)
 	if len(d.Differs) == 0 {

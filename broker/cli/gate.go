@@ -51,7 +51,7 @@ func (a *app) gate(g service.Gate) {
 	if !g.OK() {
 		word = "does not pass"
 	}
-	fmt.Fprintf(a.Stdout, "%s %s the gate on %s: %d prompts, %d tokens each, golden %s\n", g.Label, word, g.Artifact, g.Prompts, g.Tokens, g.Golden)
+	fmt.Fprintf(a.Stdout, "%s%s %s the gate on %s: %d prompts, %d tokens each, golden %s\n", stamp(g.Simulated, "", ": "), g.Label, word, g.Artifact, g.Prompts, g.Tokens, g.Golden)
 	for _, f := range g.Failures {
 		fmt.Fprintf(a.Stdout, "    %s\n", f)
 	}

@@ -35,7 +35,7 @@ held. A held cell is WITHHELD in every output until it is released. Nothing is d
 				word = "released"
 			}
 			for _, x := range cells {
-				fmt.Fprintf(a.Stdout, "%s  %s is %s\n", word, x.ID, x.Verdict)
+				fmt.Fprintf(a.Stdout, "%s  %s is %s%s\n", word, x.ID, x.Verdict, stamp(x.Simulated, " (", ")"))
 			}
 			return nil
 		},

@@ -116,6 +116,7 @@ func (a *app) pinsCheckCommand() *cobra.Command {
 		ValidArgsFunction: a.completeLabels,
 	}
 	a.bindPin(c, &q)
+	c.Flags().BoolVar(&q.Rehash, "rehash", false, "hash the artifact's files again, whatever is known of them from an earlier time")
 	return c
 }
 

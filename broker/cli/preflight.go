@@ -67,12 +67,12 @@ func checked[T interface{ OK() bool }](a *app, list []T, asJSON bool, show func(
 
 func (a *app) preflight(p service.Preflight) {
 	if f, ok := p.Failure.Get(); ok {
-		fmt.Fprintf(a.Stdout, "%s does not open %s\n", p.Label, p.Artifact)
+		fmt.Fprintf(a.Stdout, "%s%s does not open %s\n", stamp(p.Simulated, "", ": "), p.Label, p.Artifact)
 		a.failure(f)
 		return
 	}
 	r, _ := p.Result.Ready.Get()
-	fmt.Fprintf(a.Stdout, "%s opens %s: first token after %s\n", p.Label, p.Artifact, r.FirstToken.Round(time.Millisecond))
+	fmt.Fprintf(a.Stdout, "%s%s opens %s: first token after %s\n", stamp(p.Simulated, "", ": "), p.Label, p.Artifact, r.FirstToken.Round(time.Millisecond))
 	for _, f := range p.Result.Made {
 		fmt.Fprintf(a.Stdout, "    %-20s %s  (%s, %s)\n", f.Name, f.Value, f.Standing, f.Where)
 	}

@@ -16,7 +16,12 @@ carry-over, steps, load states and shifts between boots, and go the way of real 
 It prints how often a better arm is named where there is none, how often an interval misses, how often a difference is
 called equivalent, how often an effect is found, and what schedules without balance make of the same disturbances.`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return service.CalibrateProtocol(a.Stdout, q) },
+		RunE: func(*cobra.Command, []string) error {
+			if err := a.here(); err != nil {
+				return err
+			}
+			return service.CalibrateProtocol(a.Stdout, q)
+		},
 	}
 	f := c.Flags()
 	f.IntVar(&q.Series, "series", 1000, "series per scenario and truth")

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"enginebroker/broker/service"
+	"enginebroker/matrix"
 )
 
 func (a *app) resumeCommand() *cobra.Command {
@@ -120,9 +121,9 @@ func (a *app) runsCommand() *cobra.Command {
 				fmt.Fprintln(a.Stdout, "no runs yet; broker matrix --model MODEL makes one")
 				return nil
 			}
-			if err := a.table("RUN\tMODEL\tPROFILE\tBOX\tSTATE\tLOADS", func(w io.Writer) {
+			if err := a.table("RUN\tMODEL\tPROFILE\tBOX\tSTATE\tLOADS\tNOTE", func(w io.Writer) {
 				for _, r := range runs {
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d/%d\n", r.Name, r.Model, r.Profile, r.Box, r.State, r.Loads, r.Planned)
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d/%d\t%s\n", r.Name, r.Model, r.Profile, r.Box, r.State, r.Loads, r.Planned, orDash(stamp(r.Simulated, "", "")))
 				}
 			}); err != nil {
 				return err
@@ -170,6 +171,14 @@ func (a *app) table(head string, rows func(io.Writer)) error {
 	fmt.Fprintln(w, head)
 	rows(w)
 	return w.Flush()
+}
+
+// stamp is SIMULATED between two strings where no engine but a program that plays one was asked.
+func stamp(simulated bool, before, after string) string {
+	if !simulated {
+		return ""
+	}
+	return before + string(matrix.Simulated) + after
 }
 
 func orDash(s string) string {

@@ -30,6 +30,9 @@ docs/grpc.md shows every use with grpcurl.`,
 		Example: "  broker serve\n  broker serve --listen box.example:7443 --tls-cert box.pem --tls-key box.key --tls-ca lab.pem --metrics 127.0.0.1:9464",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := a.here(); err != nil {
+				return err
+			}
 			if unfinished != "resume" && unfinished != "keep" {
 				return usage("--unfinished: %q; write resume or keep", unfinished)
 			}
@@ -44,7 +47,11 @@ docs/grpc.md shows every use with grpcurl.`,
 				return err
 			}
 			if listen == "" {
-				listen = "unix://" + daemon.DefaultSocket(a.Getenv)
+				path := daemon.DefaultSocket(a.Getenv)
+				if err := daemon.PrivateFolder(path); err != nil {
+					return err
+				}
+				listen = "unix://" + path
 			}
 			l, creds, err := daemon.Listen(listen, a.tls, log)
 			if err != nil {

@@ -22,7 +22,7 @@ type backend interface {
 	Runs(ctx context.Context) ([]service.RunInfo, error)
 	Engines(ctx context.Context, labels ...string) ([]service.Engine, error)
 	ListModels(ctx context.Context) ([]service.CatalogModel, error)
-	Inspect(ctx context.Context, locator string, headers bool) (service.Inspection, error)
+	Inspect(ctx context.Context, locator string, headers, rehash bool) (service.Inspection, error)
 	Audit(ctx context.Context, name string) (service.AuditResult, error)
 	Compare(ctx context.Context, first, second string) (service.Comparison, error)
 	Hold(ctx context.Context, run string, words []string, h service.Held) ([]matrix.Cell, error)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -35,7 +36,7 @@ func (a *app) auditCommand() *cobra.Command {
 				for _, f := range r.Findings {
 					fmt.Fprintf(a.Stdout, "%s  %s\n    %s\n", f.Kind, f.Where, f.Detail)
 				}
-				fmt.Fprintf(a.Stdout, "run %s: %d records, %d legs, %d requests, %d cells; %d findings\n", r.Run, r.Records, r.Legs, r.Requests, r.Cells, len(r.Findings))
+				fmt.Fprintf(a.Stdout, "run %s: %s%d records, %d legs, %d requests, %d cells; %d findings\n", r.Run, stamp(r.Simulated, "", ", "), r.Records, r.Legs, r.Requests, r.Cells, len(r.Findings))
 			}
 			if len(r.Findings) > 0 {
 				return exit(ExitEvidence)
@@ -49,7 +50,7 @@ func (a *app) auditCommand() *cobra.Command {
 }
 
 func (a *app) inspectCommand() *cobra.Command {
-	var asJSON, headers bool
+	var asJSON, headers, rehash bool
 	c := &cobra.Command{
 		Use:     "inspect PATH",
 		GroupID: "who",
@@ -60,7 +61,7 @@ func (a *app) inspectCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			x, err := s.Inspect(c.Context(), args[0], headers)
+			x, err := s.Inspect(c.Context(), args[0], headers, rehash)
 			if err != nil {
 				return err
 			}
@@ -72,13 +73,14 @@ func (a *app) inspectCommand() *cobra.Command {
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	c.Flags().BoolVar(&headers, "headers", false, "read headers only, hash nothing")
+	c.Flags().BoolVar(&rehash, "rehash", false, "hash every file again, whatever is known of it from an earlier time")
 	return c
 }
 
 func (a *app) inspection(x service.Inspection) error {
 	m := x.Manifest
 	return a.table(x.Report.Locator+"\t", func(w io.Writer) {
-		row := func(k string, v any) { fmt.Fprintf(w, "  %s\t%v\n", k, v) }
+		row := func(k string, v any) { fmt.Fprintf(w, "  %s\t%s\n", oneLine(k), oneLine(fmt.Sprint(v))) }
 		row("kind", x.Report.Kind)
 		row("container", m.Container)
 		row("architecture", orDash(m.Architecture))
@@ -106,6 +108,9 @@ func (a *app) inspection(x service.Inspection) error {
 	})
 }
 
+// oneLine keeps foreign text from making rows of its own.
+func oneLine(s string) string { return strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(s) }
+
 func (a *app) streamCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "stream FILE...",
@@ -115,9 +120,12 @@ func (a *app) streamCommand() *cobra.Command {
 matrix/stopwatch/testdata/sse/README.md) with the parser that timed runs use.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := a.here(); err != nil {
+				return err
+			}
 			differs := false
 			for _, path := range args {
-				x, err := service.ParseStream(path)
+				x, err := service.ParseStream(c.Context(), path)
 				if err != nil {
 					return err
 				}
@@ -143,6 +151,9 @@ func (a *app) protocolCommand() *cobra.Command {
 		Short: "Run protocol vectors through the functions the product uses; exit 11 where one differs",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := a.here(); err != nil {
+				return err
+			}
 			failed := 0
 			for _, path := range args {
 				n, err := service.CheckProtocol(a.Stdout, path)

@@ -3,9 +3,12 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"enginebroker/broker/service"
 )
 
 func (a *app) enginesCommand() *cobra.Command {
@@ -23,8 +26,12 @@ func (a *app) enginesCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			unusable := slices.ContainsFunc(list, func(e service.Engine) bool { return e.Problem != "" || !e.Description.Installed })
 			if asJSON {
-				return a.json(list)
+				if err := a.json(list); err != nil {
+					return err
+				}
+				list = nil
 			}
 			for _, e := range list {
 				head := e.Label
@@ -39,7 +46,7 @@ func (a *app) enginesCommand() *cobra.Command {
 				case !d.Installed:
 					fmt.Fprintf(a.Stdout, "%s: %s, not installed\n", head, d.Engine)
 					for _, l := range d.LookedFor {
-						fmt.Fprintf(a.Stdout, "    looked for %s\n", l)
+						fmt.Fprintf(a.Stdout, "    %s\n", l)
 					}
 				default:
 					fmt.Fprintf(a.Stdout, "%s: %s\n", head, d.Engine)
@@ -56,6 +63,9 @@ func (a *app) enginesCommand() *cobra.Command {
 				for _, x := range d.Refuses {
 					fmt.Fprintf(a.Stdout, "    refuses  %s [%s]\n", x.Why, orDash(x.Source))
 				}
+			}
+			if unusable && len(args) > 0 {
+				return exit(ExitNotInstalled)
 			}
 			return nil
 		},

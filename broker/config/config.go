@@ -42,7 +42,12 @@ type Config struct {
 	Artifacts map[string]string   // artifact id → local path, for every instance
 	Instances []Instance          // in label order
 	Workloads map[string]Workload // user-defined workloads by name
+
+	source []byte // of File
 }
+
+// At says where a field stands in the file.
+func (c Config) At(field string) string { return At(c.File, c.source, field) }
 
 // Instance is one use of a plugin under a label of its own. One plugin may be used several times.
 type Instance struct {
@@ -66,11 +71,16 @@ type Workload struct {
 	Concurrency  []int  `yaml:"concurrency"`
 	IgnoreEOS    *bool  `yaml:"ignore_eos"`
 	SharedPrefix int    `yaml:"shared_prefix"`
+	// Rates make the workload open loop, a point for each: requests are sent when the seeded Arrivals (poisson or constant) say,
+	// whatever is in flight. Concurrency is then the one number of streams that the servers are started for.
+	Rates        []int  `yaml:"rates_per_minute"`
+	Arrivals     string `yaml:"arrivals"`
 	IdleSeconds  int    `yaml:"idle_limit_s"`
 	TotalSeconds int    `yaml:"total_limit_s"`
 	// LegSeconds and StreamRate grow the number of requests until a repetition lasts about so many seconds: on a fast model a
 	// leg of half a second decides nothing. StreamRate is the decode rate of one stream of the fastest arm, in tokens per
-	// second, by concurrency level. It is declared, not measured, so that a plan does not depend on an earlier run.
+	// second, by concurrency level. It is declared, not measured, so that a plan does not depend on an earlier run. Where rates
+	// say when requests are sent, LegSeconds alone does.
 	LegSeconds int             `yaml:"leg_seconds"`
 	StreamRate map[int]float64 `yaml:"stream_tok_s"`
 }
@@ -164,9 +174,10 @@ func Parse(path string, data []byte) (Config, error) {
 	if err != nil {
 		return Config{}, fmt.Errorf("%s: %w", path, err)
 	}
+	fault := func(format string, args ...any) error { return Located(path, data, fmt.Errorf(format, args...)) }
 	c := Config{File: path, Subject: f.Subject, Pins: resolve(dir, f.Pins), Claims: resolve(dir, f.Claims), Box: f.Box, Device: f.Device,
 		Runtime: resolve(dir, f.Runtime), FloorKiB: f.FloorMiB << 10, Workload: f.Workload, Telemetry: f.Telemetry, Clocks: cmp.Or(f.Clocks, "unpinned"),
-		Artifacts: resolveAll(dir, f.Artifacts), Workloads: f.Workloads}
+		Artifacts: resolveAll(dir, f.Artifacts), Workloads: f.Workloads, source: data}
 	for _, p := range f.Plugins {
 		c.Plugins = append(c.Plugins, resolve(dir, p))
 	}
@@ -174,37 +185,37 @@ func Parse(path string, data []byte) (Config, error) {
 		c.Catalog = append(c.Catalog, resolve(dir, p))
 	}
 	if c.Clocks != "pinned" && c.Clocks != "unpinned" {
-		return Config{}, fmt.Errorf("%s: clocks: %q; write pinned or unpinned", path, c.Clocks)
+		return Config{}, fault("clocks: %q; write pinned or unpinned", c.Clocks)
 	}
 	if f.FloorMiB < 0 || f.FloorMiB > 1<<30 {
-		return Config{}, fmt.Errorf("%s: memory_floor_mib: %d; MiB of MemAvailable that the memory guard defends", path, f.FloorMiB)
+		return Config{}, fault("memory_floor_mib: %d; MiB of MemAvailable that the memory guard defends", f.FloorMiB)
 	}
 	if c.Evidence = evidenceAge; f.Evidence != nil {
 		if *f.Evidence < 1 {
-			return Config{}, fmt.Errorf("%s: evidence_days: %d; at least 1", path, *f.Evidence)
+			return Config{}, fault("evidence_days: %d; at least 1", *f.Evidence)
 		}
 		c.Evidence = time.Duration(*f.Evidence) * 24 * time.Hour
 	}
 	if len(f.Instances) == 0 {
-		return Config{}, fmt.Errorf("%s: instances: none is named; a comparison needs at least two", path)
+		return Config{}, fault("instances: none is named; a comparison needs at least two")
 	}
 	var errs []error
 	for label, in := range f.Instances {
 		if err := checkInstance(label, in); err != nil {
-			errs = append(errs, fmt.Errorf("%s: instances.%s.%w", path, label, err))
+			errs = append(errs, fault("instances.%s.%w", label, err))
 			continue
 		}
 		c.Instances = append(c.Instances, instance(dir, label, in))
 	}
 	c.sort()
 	if c.Subject == "" {
-		errs = append(errs, fmt.Errorf("%s: subject: name the instance that is the subject of the comparison; there are %s", path, strings.Join(c.Labels(), ", ")))
+		errs = append(errs, fault("subject: name the instance that is the subject of the comparison; there are %s", strings.Join(c.Labels(), ", ")))
 	} else if _, ok := c.Instance(c.Subject); !ok && len(errs) == 0 {
-		errs = append(errs, fmt.Errorf("%s: subject: there is no instance %q; there are %s", path, c.Subject, strings.Join(c.Labels(), ", ")))
+		errs = append(errs, fault("subject: there is no instance %q; there are %s", c.Subject, strings.Join(c.Labels(), ", ")))
 	}
 	for name, w := range f.Workloads {
 		if err := w.check(); err != nil {
-			errs = append(errs, fmt.Errorf("%s: workloads.%s.%w", path, name, err))
+			errs = append(errs, fault("workloads.%s.%w", name, err))
 		}
 	}
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
@@ -272,6 +283,11 @@ func text(v any) string {
 // maxTokens is beyond the context of every engine here (262,144 tokens, 1 Mi extended: engines.md G).
 const maxTokens = 1 << 20
 
+const (
+	maxRate       = 60_000 // requests per minute: a thousand connections a second are what one client opens [own]
+	maxLegSeconds = 3600
+)
+
 func (w Workload) check() error {
 	switch {
 	case w.Endpoint != "" && w.Endpoint != "completions" && w.Endpoint != "chat":
@@ -286,12 +302,25 @@ func (w Workload) check() error {
 		return errors.New("concurrency: name at least one level")
 	case w.SharedPrefix < 0 || w.SharedPrefix >= w.PromptTokens:
 		return errors.New("shared_prefix: must be less than prompt_tokens")
+	case w.LegSeconds < 0 || w.LegSeconds > maxLegSeconds:
+		return fmt.Errorf("leg_seconds: %d is not in 0..%d", w.LegSeconds, maxLegSeconds)
+	case len(w.Rates) == 0 && w.Arrivals != "":
+		return errors.New("arrivals: name rates_per_minute too; without them the next request is sent when one ends")
+	case len(w.Rates) > 0 && w.Arrivals != "poisson" && w.Arrivals != "constant":
+		return fmt.Errorf("arrivals: %q; write poisson or constant", w.Arrivals)
+	case len(w.Rates) > 0 && len(w.Concurrency) > 1:
+		return errors.New("concurrency: name one level with rates_per_minute, the streams that the servers are started for")
+	}
+	for _, n := range w.Rates {
+		if n < 1 || n > maxRate {
+			return fmt.Errorf("rates_per_minute: %d is not in 1..%d", n, maxRate)
+		}
 	}
 	for _, c := range w.Concurrency {
 		if c <= 0 || c > 4096 {
 			return fmt.Errorf("concurrency: %d is not in 1..4096", c)
 		}
-		if w.LegSeconds > 0 && w.StreamRate[c] <= 0 {
+		if len(w.Rates) == 0 && w.LegSeconds > 0 && w.StreamRate[c] <= 0 {
 			return fmt.Errorf("stream_tok_s.%d: missing; leg_seconds needs the decode rate of one stream of the fastest arm at every level", c)
 		}
 	}

@@ -17,7 +17,7 @@ type boxServer struct {
 }
 
 func (s *boxServer) DiagnoseBox(ctx context.Context, _ *brokerv1.DiagnoseBoxRequest) (*brokerv1.DiagnoseBoxResponse, error) {
-	leave, err := s.quiet.enter(ctx, "DiagnoseBox")
+	ctx, leave, err := s.quiet.enter(ctx, "DiagnoseBox")
 	if err != nil {
 		return nil, err
 	}

@@ -39,14 +39,14 @@ func (s *catalogServer) InspectArtifact(ctx context.Context, r *brokerv1.Inspect
 	if r.GetLocator() == "" {
 		return nil, service.Bad("locator", "give a path, or hf:ORG/NAME@REVISION")
 	}
-	leave, err := s.quiet.enter(ctx, "InspectArtifact")
+	ctx, leave, err := s.quiet.enter(ctx, "InspectArtifact")
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	x, err := s.b.Inspect(ctx, r.GetLocator(), r.GetHeadersOnly())
+	x, err := s.b.Inspect(ctx, r.GetLocator(), r.GetHeadersOnly(), r.GetRehash())
 	if err != nil {
-		return nil, err
+		return nil, service.About("locator", err)
 	}
 	return service.ToInspection(x)
 }

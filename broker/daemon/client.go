@@ -115,8 +115,8 @@ func list[M, V any](in []M, f func(M) (V, error)) ([]V, error) {
 }
 
 // Inspect reads an artifact on the daemon's machine.
-func (c *Client) Inspect(ctx context.Context, locator string, headers bool) (service.Inspection, error) {
-	r, err := c.catalog.InspectArtifact(ctx, &brokerv1.InspectArtifactRequest{Locator: &locator, HeadersOnly: &headers})
+func (c *Client) Inspect(ctx context.Context, locator string, headers, rehash bool) (service.Inspection, error) {
+	r, err := c.catalog.InspectArtifact(ctx, &brokerv1.InspectArtifactRequest{Locator: &locator, HeadersOnly: &headers, Rehash: &rehash})
 	if err != nil {
 		return service.Inspection{}, service.FromStatus(err)
 	}

@@ -37,11 +37,12 @@ import (
 // Broker is what the daemon needs of the service.
 type Broker interface {
 	Models() []service.CatalogModel
-	Inspect(ctx context.Context, locator string, headers bool) (service.Inspection, error)
+	Inspect(ctx context.Context, locator string, headers, rehash bool) (service.Inspection, error)
 	Engines(ctx context.Context, labels ...string) ([]service.Engine, error)
 	Check(q service.Request) error
 	CheckTrial(t service.Trial) error
 	NewRun(asked, stem string, taken func(string) bool) (string, error)
+	NoRun(name string, known []string) error
 	Plan(ctx context.Context, q service.Request) (service.Planned, error)
 	Prepare(ctx context.Context, q service.Request, on func(service.Event)) (service.Planned, error)
 	Matrix(ctx context.Context, q service.Request, on func(service.Event)) (service.Outcome, error)
@@ -68,6 +69,7 @@ var _ Broker = (*service.Service)(nil)
 // measurement.
 const (
 	maxRequestBytes = 1 << 20  // requests are names and lists of names
+	maxTextBytes    = 2 << 10  // of one text in a request
 	maxAnswerBytes  = 64 << 20 // a report of a binding run with every leg
 	maxStreams      = 256      // calls at once on one connection; more wait in the client
 	maxConnections  = 1024     // more are not accepted until one ends
@@ -101,12 +103,18 @@ type Options struct {
 // Serve answers calls until ctx ends, then drains: no new runs, the leg in flight is dropped, engines are stopped, evidence
 // is kept, watchers hear of it.
 func Serve(ctx context.Context, b Broker, o Options) error {
+	defer o.Listener.Close()
 	m := newMetrics()
-	q, err := newQueue(b, o.Log, m)
+	q := newQueue(b, o.Log, m)
+	lock, err := q.store.lock()
 	if err != nil {
 		return err
 	}
-	q.recover(o.Resume)
+	defer lock.Close()
+	q.load()
+	if err := q.recover(o.Resume); err != nil {
+		return err
+	}
 	srv, hs := newServer(b, q, o, m)
 	stopMetrics, err := m.serve(o.Metrics, o.Log)
 	if err != nil {

@@ -38,6 +38,7 @@ type fake struct {
 	asked   []service.Request
 	busy    bool // another broker holds the box
 	seeds   []uint64
+	blind   error // of a listing
 }
 
 func newFake(t *testing.T) *fake { return &fake{dir: t.TempDir(), runs: map[string]string{}} }
@@ -45,7 +46,7 @@ func newFake(t *testing.T) *fake { return &fake{dir: t.TempDir(), runs: map[stri
 func (f *fake) Models() []service.CatalogModel {
 	return []service.CatalogModel{{Model: matrix.Model{Name: "m"}, From: "test"}}
 }
-func (f *fake) Inspect(context.Context, string, bool) (service.Inspection, error) {
+func (f *fake) Inspect(context.Context, string, bool, bool) (service.Inspection, error) {
 	return service.Inspection{}, nil
 }
 func (f *fake) Engines(context.Context, ...string) ([]service.Engine, error) {
@@ -66,6 +67,9 @@ func (f *fake) NewRun(name, _ string, taken func(string) bool) (string, error) {
 		return "", service.Taken("RUN_EXISTS", "", "a run named %s exists", name)
 	}
 	return name, nil
+}
+func (f *fake) NoRun(name string, _ []string) error {
+	return &service.Error{Cause: service.CauseNotFound, Err: fmt.Errorf("no run %q", name)}
 }
 func (f *fake) Try(ctx context.Context, t service.Trial, on func(service.Event)) (service.TrialResult, error) {
 	f.mu.Lock()
@@ -155,6 +159,9 @@ func (f *fake) set(name, state string) {
 func (f *fake) Runs(context.Context) ([]service.RunInfo, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.blind != nil {
+		return nil, f.blind
+	}
 	var out []service.RunInfo
 	for _, n := range slices.Sorted(maps.Keys(f.runs)) {
 		out = append(out, service.RunInfo{Name: n, Model: "m", State: f.runs[n], Updated: time.Unix(int64(len(out)), 0)})

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"enginebroker/broker/service"
@@ -25,7 +26,7 @@ func (s *engineServer) ListEngines(ctx context.Context, r *brokerv1.ListEnginesR
 	}
 	list, err := s.engines(ctx, labels...)
 	if err != nil {
-		return nil, err
+		return nil, service.About("names", err)
 	}
 	out := &brokerv1.ListEnginesResponse{}
 	for _, e := range list {
@@ -41,6 +42,9 @@ func (s *engineServer) GetEngine(ctx context.Context, r *brokerv1.GetEngineReque
 	}
 	list, err := s.engines(ctx, label)
 	if err != nil {
+		if e, ok := errors.AsType[*service.Error](err); ok && e.Cause == service.CauseUsage {
+			err = &service.Error{Cause: service.CauseNotFound, Err: e.Err, Fix: e.Fix} // what is asked for is the instance itself
+		}
 		return nil, err
 	}
 	return &brokerv1.GetEngineResponse{Engine: service.ToEngine(list[0])}, nil
@@ -48,7 +52,7 @@ func (s *engineServer) GetEngine(ctx context.Context, r *brokerv1.GetEngineReque
 
 // engines launches an adapter for each answer.
 func (s *engineServer) engines(ctx context.Context, labels ...string) ([]service.Engine, error) {
-	leave, err := s.quiet.enter(ctx, "ListEngines")
+	ctx, leave, err := s.quiet.enter(ctx, "ListEngines")
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +62,7 @@ func (s *engineServer) engines(ctx context.Context, labels ...string) ([]service
 
 // ListPins launches the adapters of the instances that declare a pin.
 func (s *engineServer) ListPins(ctx context.Context, _ *brokerv1.ListPinsRequest) (*brokerv1.ListPinsResponse, error) {
-	leave, err := s.quiet.enter(ctx, "ListPins")
+	ctx, leave, err := s.quiet.enter(ctx, "ListPins")
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +88,7 @@ func (s *engineServer) ListPinned(ctx context.Context, r *brokerv1.ListPinnedReq
 	if err != nil {
 		return nil, service.Bad("name", "%v", err)
 	}
-	leave, err := s.quiet.enter(ctx, "ListPinned")
+	ctx, leave, err := s.quiet.enter(ctx, "ListPinned")
 	if err != nil {
 		return nil, err
 	}
@@ -110,14 +114,14 @@ func (s *engineServer) DiffArms(ctx context.Context, r *brokerv1.DiffArmsRequest
 	if err != nil {
 		return nil, service.Bad("b", "%v", err)
 	}
-	leave, err := s.quiet.enter(ctx, "DiffArms")
+	ctx, leave, err := s.quiet.enter(ctx, "DiffArms")
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
 	list, err := s.b.DiffArms(ctx, a, b)
 	if err != nil {
-		return nil, err
+		return nil, service.About("b", err)
 	}
 	out := &brokerv1.DiffArmsResponse{}
 	for _, d := range list {

@@ -1,13 +1,14 @@
 package daemon
 
 import (
-	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"enginebroker/broker/service"
+	"enginebroker/matrix/regular"
 	brokerv1 "enginebroker/proto/gen/broker/v1"
 )
 
@@ -28,7 +30,11 @@ type events struct {
 
 	mu       sync.Mutex
 	file     *os.File
-	list     []*brokerv1.WatchRunResponse // changes; list[i] has number i+1
+	whole    int64                        // length of the file's lines that were told
+	torn     bool                         // the file is longer than that
+	list     []*brokerv1.WatchRunResponse // changes; list[i] has number i+1, or is nil where a later one says that it is lost
+	damage   []string                     // what is lost
+	finding  *brokerv1.WatchRunResponse   // the last one that says so
 	progress *brokerv1.WatchRunResponse
 	fleeting int           // progress events so far
 	changed  chan struct{} // closed and replaced at every event
@@ -38,59 +44,165 @@ type events struct {
 
 // openEvents reads the log of a run and opens it for more. A last line that a crash left torn is cut off: nobody heard of it.
 func openEvents(path, run string) (*events, error) {
-	e, whole, err := readEvents(path, run)
+	e, err := readEvents(path, run)
 	if err != nil {
 		return nil, err
 	}
 	if e.file, err = os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600); err != nil {
 		return nil, err
 	}
-	if err := e.file.Truncate(whole); err != nil {
+	if err := e.file.Truncate(e.whole); err != nil {
 		return nil, errors.Join(err, e.file.Close())
 	}
 	e.ended = false
 	return e, nil
 }
 
-// readEvents reads the log of a run that has ended; whole is the length of its good lines.
-func readEvents(path, run string) (e *events, whole int64, err error) {
-	e = &events{run: run, changed: make(chan struct{}), ended: true}
-	data, err := os.ReadFile(path)
+// maxEventsBytes bounds the log of one run: some hundred bytes for each leg.
+const maxEventsBytes = 1 << 30
+
+// readEvents reads the log of a run that has ended. Damage costs the events that it hit: in the place of each stretch of them
+// stands one that says so. What stands behind it was told, under its own number, and is neither passed over nor cut off.
+func readEvents(path, run string) (*events, error) {
+	e := &events{run: run, changed: make(chan struct{}), ended: true}
+	data, err := regular.ReadFile(path, maxEventsBytes)
 	if errors.Is(err, fs.ErrNotExist) {
-		return e, 0, nil
+		return e, nil
 	}
 	if err != nil {
-		return nil, 0, err
+		return nil, failf(service.CauseEvidence, "the run's evidence is not in it; move the file away to go on with the run", "the events of run %s: %w", run, err)
 	}
-	s := bufio.NewScanner(bytes.NewReader(data))
-	s.Buffer(nil, maxAnswerBytes)
-	for s.Scan() {
-		m := &brokerv1.WatchRunResponse{}
-		if err := protojson.Unmarshal(s.Bytes(), m); err != nil || m.GetSequence() != int64(len(e.list)+1) {
-			break
+	e.whole = int64(bytes.LastIndexByte(data, '\n') + 1)
+	var lines []line
+	for text := range bytes.Lines(data[:e.whole]) {
+		l := line{m: &brokerv1.WatchRunResponse{}}
+		if l.err = protojson.Unmarshal(text, l.m); l.err == nil {
+			l.n = l.m.GetSequence()
 		}
-		if whole += int64(len(s.Bytes())) + 1; whole > int64(len(data)) {
-			whole -= int64(len(s.Bytes())) + 1 // without its end of line it may be half of a longer one
-			break
-		}
-		e.list = append(e.list, m)
+		lines = append(lines, l)
 	}
-	return e, whole, nil
+	at, left := "", 0 // of the damage since the last event that counts: where it begins, and its lines
+	for i, l := range lines {
+		gap := l.n - int64(len(e.list)) - 1
+		if l.err == nil && (gap < 0 || gap > maxLost || gap > 0 && contradicted(l.n, len(e.list), lines[i+1:])) {
+			l.err = fmt.Errorf("it has number %d", l.n)
+		}
+		switch {
+		case l.err == nil && gap > 0:
+			e.lose(int(l.n)-1, cmp.Or(at, fmt.Sprintf("%s:%d follows event %d", path, i+1, len(e.list))))
+			fallthrough
+		case l.err == nil:
+			e.list = append(e.list, l.m)
+			at, left = "", 0
+		default:
+			at = cmp.Or(at, fmt.Sprintf("%s:%d: %v", path, i+1, l.err))
+			left++
+		}
+	}
+	if left > 0 {
+		e.lose(len(e.list)+left, at)
+	}
+	return e, nil
 }
 
-// publish tells a change of state. It is written before it is told; where it cannot be written it is told all the same,
-// and the error is the daemon's to log.
+// line is a line of the log.
+type line struct {
+	m   *brokerv1.WatchRunResponse
+	n   int64 // its number
+	err error // it is no event
+}
+
+// maxLost bounds what one stretch of damage may have cost, so that a number that is damaged itself costs no memory.
+const maxLost = 1 << 20
+
+// contradicted reports that the number of an event which leaves some out is damage: what stands behind it goes on in turn.
+func contradicted(n int64, told int, behind []line) bool {
+	for _, l := range behind {
+		if l.err == nil {
+			return l.n > int64(told) && l.n <= n
+		}
+	}
+	return false
+}
+
+// lose says in the place of the events up to number n that they cannot be read.
+func (e *events) lose(n int, why string) {
+	what := fmt.Sprintf("event %d", n)
+	if first := len(e.list) + 1; first < n {
+		what = fmt.Sprintf("events %d to %d", first, n)
+	}
+	e.list = append(e.list, make([]*brokerv1.WatchRunResponse, n-len(e.list))...)
+	m := &brokerv1.WatchRunResponse{Step: service.ToStep(service.Event{Kind: "finding", Text: fmt.Sprintf("%s of run %s cannot be read: %s", what, e.run, why)})}
+	m.Sequence, m.ResumeToken = new(int64(n)), new(token(e.run, n)) // when it happened is lost too
+	e.list[n-1], e.finding = m, m
+	e.damage = append(e.damage, m.GetStep().GetText())
+}
+
+// settle tells where a run that has ended stands, where the event that told it is lost.
+func (e *events) settle(s brokerv1.RunState, why *brokerv1.Failure) {
+	for _, m := range slices.Backward(e.list) {
+		if m.GetState() == s {
+			return
+		}
+		if m != nil && m.State != nil {
+			break
+		}
+	}
+	last := len(e.list)
+	if last == 0 || e.list[last-1] != e.finding {
+		e.lose(last+1, "the log ends before the run does")
+	}
+	e.finding.State, e.finding.Failure = &s, why
+}
+
+// publish tells a change of state, or a step that no watcher misses. It is written before it is told; where it cannot be
+// written nobody hears of it.
 func (e *events) publish(m *brokerv1.WatchRunResponse, at time.Time, ends bool) error {
+	return e.record(m, at, ends, func() error { return nil })
+}
+
+// record is publish together with another write: both are done, or neither.
+func (e *events) record(m *brokerv1.WatchRunResponse, at time.Time, ends bool, also func() error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.stamp(m, at, len(e.list)+1)
-	line, err := protojson.Marshal(m)
-	if err == nil && e.file != nil {
-		_, err = e.file.Write(append(line, '\n'))
+	length, err := e.write(m)
+	if err == nil {
+		err = also()
 	}
+	if err != nil {
+		e.torn = true
+		return errors.Join(err, e.mend())
+	}
+	e.whole += length
 	e.list = append(e.list, m)
 	e.progress, e.ended = nil, ends
 	e.wake()
+	return nil
+}
+
+func (e *events) write(m *brokerv1.WatchRunResponse) (int64, error) {
+	if err := e.mend(); err != nil {
+		return 0, err
+	}
+	line, err := protojson.Marshal(m)
+	if err != nil {
+		return 0, err
+	}
+	if e.file == nil {
+		return 0, os.ErrClosed
+	}
+	n, err := e.file.Write(append(line, '\n'))
+	return int64(n), err
+}
+
+// mend cuts off what was written and not told.
+func (e *events) mend() error {
+	if !e.torn || e.file == nil {
+		return nil
+	}
+	err := e.file.Truncate(e.whole)
+	e.torn = err != nil
 	return err
 }
 
@@ -128,16 +240,19 @@ func (e *events) close() error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// watch sends every change after number `after`, then what comes, until the run ends, the daemon ends or send fails.
+// watch sends every change after number `after`, then what comes, until the run ends, the daemon ends or send fails. That
+// the daemon ends is an error: a stream that ends well has told how the run ended.
 func (e *events) watch(ctx context.Context, after int, send func(*brokerv1.WatchRunResponse) error) error {
 	seen := 0
 	for {
 		e.mu.Lock()
-		changes, progress, fleeting, done, changed := e.list[after:], e.progress, e.fleeting, e.ended || e.closed, e.changed
+		changes, progress, fleeting, ended, closed, changed := e.list[after:], e.progress, e.fleeting, e.ended, e.closed, e.changed
 		e.mu.Unlock()
 		for _, m := range changes {
-			if err := send(m); err != nil {
-				return err
+			if m != nil {
+				if err := send(m); err != nil {
+					return err
+				}
 			}
 			after++
 		}
@@ -147,8 +262,11 @@ func (e *events) watch(ctx context.Context, after int, send func(*brokerv1.Watch
 				return err
 			}
 		}
-		if done {
+		switch {
+		case ended:
 			return nil
+		case closed:
+			return failf(service.CauseBusy, "watch again with the last resume_token when it is back", "the daemon is ending; the run is not over")
 		}
 		select {
 		case <-changed:

@@ -1,11 +1,12 @@
 package daemon
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync/atomic"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,7 +107,7 @@ func TestEventsOutliveTheirDaemon(t *testing.T) {
 			}
 		}
 		write(1)
-		e, _, err := readEvents(path, "r")
+		e, err := readEvents(path, "r")
 		if err != nil || len(e.list) != lines+1 {
 			t.Fatalf("cut at %d: %d events, want %d: %v", cut, len(e.list), lines+1, err)
 		}
@@ -128,28 +129,140 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// A disk that is full loses the event for the next daemon; those who listen hear it.
-func TestUnwritableEventsAreTold(t *testing.T) {
-	f, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+// What cannot be written is not told, and its number goes to the next that can.
+func TestUnwritableEventsAreNotTold(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "e")
+	e, err := openEvents(path, "r")
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
-	e := &events{run: "r", file: f, changed: make(chan struct{})}
-	if err := e.publish(change(brokerv1.RunState_RUN_STATE_COMPLETE), time.Now(), true); err == nil {
+	publish := func(s brokerv1.RunState) error { return e.publish(change(s), time.Unix(1, 0), false) }
+	full := func(s brokerv1.RunState) error {
+		return e.record(change(s), time.Unix(1, 0), false, func() error { return errors.New("no space left on device") })
+	}
+	if err := errors.Join(publish(brokerv1.RunState_RUN_STATE_QUEUED), publish(brokerv1.RunState_RUN_STATE_PREPARING)); err != nil {
+		t.Fatal(err)
+	}
+	if full(brokerv1.RunState_RUN_STATE_FAILED) == nil {
 		t.Error("a full disk is no error")
 	}
-	var n atomic.Int64
-	if err := e.watch(t.Context(), 0, func(*brokerv1.WatchRunResponse) error { n.Add(1); return nil }); err != nil || n.Load() != 1 {
-		t.Errorf("%d events, %v", n.Load(), err)
+	if f, err := os.OpenFile("/dev/full", os.O_WRONLY, 0); err == nil {
+		good := e.file
+		e.file = f
+		if publish(brokerv1.RunState_RUN_STATE_FAILED) == nil {
+			t.Error("a full disk is no error")
+		}
+		e.file = good
+		f.Close()
 	}
-	if err := e.close(); errors.Is(err, os.ErrClosed) {
-		t.Error(err)
+	if err := errors.Join(publish(brokerv1.RunState_RUN_STATE_RUNNING), e.close()); err != nil {
+		t.Fatal(err)
+	}
+	again, err := readEvents(path, "r")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, list := range [][]*brokerv1.WatchRunResponse{e.list, again.list} {
+		gapless(t, list, 1)
+		if got := fmt.Sprint(states(list)); got != "[QUEUED PREPARING RUNNING]" {
+			t.Errorf("states %s", got)
+		}
+	}
+}
+
+// Damage is told once, in the place of the events that it cost; those behind it keep their numbers.
+func TestDamagedEvents(t *testing.T) {
+	good := func(n int) string { return fmt.Sprintf(`{"sequence":"%d","state":"RUN_STATE_RUNNING"}`+"\n", n) }
+	const half = `{"sequence":"2","bro` + "\n"
+	for name, x := range map[string]struct {
+		text    string
+		numbers string // of what is told
+		lost    string // how the damage is told; empty: nothing is lost
+	}{
+		"half a line":          {good(1) + half + good(3), "[1 2 3]", "event 2 of run r cannot be read: PATH:2: "},
+		"three lines":          {good(1) + half + half + half + good(5), "[1 4 5]", "events 2 to 4 of run r cannot be read: PATH:2: "},
+		"a line in two":        {good(1) + half + "}\n" + good(3), "[1 2 3]", "event 2 of run r"},
+		"two lines in one":     {good(1) + half[:len(half)-1] + good(3) + good(4), "[1 3 4]", "events 2 to 3 of run r"},
+		"an empty line":        {good(1) + "\n" + good(2), "[1 2]", ""},
+		"a number twice":       {good(1) + good(2) + good(2) + good(3), "[1 2 3]", ""},
+		"a line is gone":       {good(1) + good(3) + good(4), "[1 2 3 4]", "event 2 of run r cannot be read: PATH:2 follows event 1"},
+		"the first is gone":    {good(2), "[1 2]", "event 1 of run r"},
+		"the last is damaged":  {good(1) + half, "[1 2]", "event 2 of run r cannot be read: PATH:2: "},
+		"a number is damaged":  {good(1) + good(12) + good(3), "[1 2 3]", "event 2 of run r cannot be read: PATH:2: it has number 12"},
+		"a number of millions": {good(1) + good(1e12), "[1 2]", "event 2 of run r"},
+		"a negative number":    {good(1) + good(-2) + good(3), "[1 2 3]", "event 2 of run r"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "e")
+			if err := os.WriteFile(path, []byte(x.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for what, open := range map[string]func(string, string) (*events, error){"read": readEvents, "open": openEvents} {
+				e, err := open(path, "r")
+				if err != nil {
+					t.Fatal(err)
+				}
+				e.ended = true
+				var numbers []int64
+				var lost []string
+				if err := e.watch(t.Context(), 0, func(m *brokerv1.WatchRunResponse) error {
+					numbers = append(numbers, m.GetSequence())
+					if m.Step != nil {
+						lost = append(lost, m.GetStep().GetText())
+					}
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+				if fmt.Sprint(numbers) != x.numbers {
+					t.Errorf("%s: numbers %v, want %s", what, numbers, x.numbers)
+				}
+				if want := strings.ReplaceAll(x.lost, "PATH", path); want == "" && len(lost) > 0 || want != "" && (len(lost) != 1 || !strings.HasPrefix(lost[0], want)) {
+					t.Errorf("%s: told %q", what, lost)
+				}
+				if err := e.close(); err != nil {
+					t.Error(err)
+				}
+			}
+			if left, err := os.ReadFile(path); err != nil || string(left) != x.text {
+				t.Errorf("left %q, %v", left, err)
+			}
+		})
+	}
+}
+
+// Where the event that ended a run is lost, the record of the run says how it ended.
+func TestTheEndIsToldWhereItsEventIsLost(t *testing.T) {
+	for name, damage := range map[string]func([]byte) []byte{
+		"damaged": func(b []byte) []byte { b[bytes.LastIndexByte(b[:len(b)-1], '\n')+1] = 'x'; return b },
+		"gone":    func(b []byte) []byte { return b[:bytes.LastIndexByte(b[:len(b)-1], '\n')+1] },
+		"all":     func([]byte) []byte { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t)
+			s := serve(t, f, true)
+			s.create(t, "r1")
+			s.events(t, "r1", "")
+			path := filepath.Join(f.StateDir("jobs"), "r1", eventsFile)
+			data, err := os.ReadFile(path)
+			if err == nil {
+				err = os.WriteFile(path, damage(data), 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			list := s.events(t, "r1", "")
+			if last := list[len(list)-1]; last.GetState() != brokerv1.RunState_RUN_STATE_COMPLETE || !strings.Contains(last.GetStep().GetText(), "cannot be read") {
+				t.Errorf("last event %v", last)
+			}
+		})
 	}
 }
 
 func FuzzReadEvents(f *testing.F) {
 	f.Add([]byte(`{"sequence":"1","state":"RUN_STATE_QUEUED"}` + "\n" + `{"sequence":"2"}`))
 	f.Add([]byte("\n\n{}\n"))
+	f.Add([]byte(`{"sequence":"1"}` + "\nx\n" + `{"sequence":"9"}` + "\n" + `{"sequence":"3"}` + "\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		path := filepath.Join(t.TempDir(), "e")
 		if err := os.WriteFile(path, data, 0o600); err != nil {
@@ -159,12 +272,15 @@ func FuzzReadEvents(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if left, err := os.ReadFile(path); err != nil || !bytes.Equal(left, data[:bytes.LastIndexByte(data, '\n')+1]) {
+			t.Fatalf("a damaged log was changed: %v", err)
+		}
 		n := len(e.list)
 		if err := errors.Join(e.publish(change(brokerv1.RunState_RUN_STATE_QUEUED), time.Unix(0, 0), false), e.close()); err != nil {
 			t.Fatal(err)
 		}
-		again, _, err := readEvents(path, "r")
-		if err != nil || len(again.list) != n+1 {
+		again, err := readEvents(path, "r")
+		if err != nil || len(again.list) != n+1 || again.list[n].GetState() != brokerv1.RunState_RUN_STATE_QUEUED {
 			t.Errorf("%d events, want %d: %v", len(again.list), n+1, err)
 		}
 	})

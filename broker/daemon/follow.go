@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	// comeBack is how long a client waits for a daemon that went away to be there again.
-	comeBack = time.Minute
+	// comeBack is how long a client waits for a daemon that went away to be there again, asking every comeBackEvery.
+	comeBack      = time.Minute
+	comeBackEvery = 200 * time.Millisecond
 	// cancelLimit bounds the one call that a client makes after it was interrupted.
 	cancelLimit = 10 * time.Second
 )
@@ -36,72 +37,79 @@ type watch struct {
 // next returns the next event, io.EOF after the one that ended the run. When ctx ends it asks the daemon once to end the
 // run, in the same good order as a local one, and goes on to its end.
 func (w *watch) next(ctx context.Context) (*brokerv1.WatchRunResponse, error) {
-	type got struct {
-		m   *brokerv1.WatchRunResponse
-		err error
-	}
-	for lost := 0; ; lost++ {
-		if w.stream == nil {
-			if err := w.open(ctx, lost > 0); err != nil {
-				return nil, err
-			}
-		}
-		ch := make(chan got, 1)
-		go func() { m, err := w.stream.Recv(); ch <- got{m, err} }()
-		var g got
-		if w.asked || w.reads {
-			g = <-ch
-		} else {
-			select {
-			case g = <-ch:
-			case <-ctx.Done():
-				w.end(ctx)
-				g = <-ch
-			}
-		}
-		if g.err == nil {
-			w.token = g.m.ResumeToken
-			if g.m.State != nil {
-				if w.last = nil; over(g.m.GetState()) {
-					w.last = g.m
+	for lost := (time.Time{}); ; {
+		m, err := w.receive(ctx)
+		switch {
+		case err == nil:
+			w.token = m.ResumeToken
+			if m.State != nil {
+				if w.last = nil; over(m.GetState()) {
+					w.last = m
 				}
 			}
-			return g.m, nil
-		}
-		w.close()
-		if w.last != nil && errors.Is(g.err, io.EOF) {
+			return m, nil
+		case errors.Is(err, io.EOF) && w.last != nil:
 			return nil, io.EOF
+		case errors.Is(err, io.EOF):
+			return nil, failf(service.CauseInternal, "the daemon's log says more", "the events of run %s end before the run does", w.name)
+		case status.Code(err) != codes.Unavailable, w.reads && w.token == nil && lost.IsZero(): // one that was never there is not waited for
+			return nil, service.FromStatus(err)
+		case lost.IsZero():
+			lost = time.Now()
+		case time.Since(lost) > comeBack:
+			return nil, failf(service.CauseInternal, "start it again: it goes on with the run, which broker watch "+w.name+" follows", "the daemon went away and was not back within %v", comeBack)
 		}
-		gone := errors.Is(g.err, io.EOF) || status.Code(g.err) == codes.Unavailable
-		if !gone || lost > 0 {
-			return nil, service.FromStatus(g.err)
+		select {
+		case <-time.After(comeBackEvery):
+		case <-ctx.Done():
+			if w.reads || w.asked {
+				return nil, service.FromStatus(status.FromContextError(ctx.Err()).Err())
+			}
+			w.end(ctx)
 		}
 	}
 }
 
-func (w *watch) open(ctx context.Context, again bool) error {
-	sctx := ctx
+// receive is the next event of the stream, which it opens where there is none and closes where it breaks.
+func (w *watch) receive(ctx context.Context) (*brokerv1.WatchRunResponse, error) {
+	if w.stream == nil {
+		if err := w.open(ctx); err != nil {
+			return nil, err
+		}
+	}
+	type got struct {
+		m   *brokerv1.WatchRunResponse
+		err error
+	}
+	ch := make(chan got, 1)
+	go func() { m, err := w.stream.Recv(); ch <- got{m, err} }()
+	var g got
+	if w.asked || w.reads {
+		g = <-ch
+	} else {
+		select {
+		case g = <-ch:
+		case <-ctx.Done():
+			w.end(ctx)
+			g = <-ch
+		}
+	}
+	if g.err != nil {
+		w.close()
+	}
+	return g.m, g.err
+}
+
+func (w *watch) open(ctx context.Context) error {
 	if !w.reads {
-		sctx = context.WithoutCancel(ctx)
+		ctx = context.WithoutCancel(ctx)
 	}
-	sctx, cancel := context.WithCancel(sctx)
-	w.cancel = cancel
-	var opts []grpc.CallOption
-	var t *time.Timer
-	if again {
-		opts = append(opts, grpc.WaitForReady(true))
-		t = time.AfterFunc(comeBack, cancel)
-	}
+	ctx, w.cancel = context.WithCancel(ctx)
 	var err error
-	w.stream, err = w.c.runs.WatchRun(sctx, &brokerv1.WatchRunRequest{Name: new(service.RunPrefix + w.name), ResumeToken: w.token, Canonical: new(true)}, opts...)
-	if t != nil {
-		t.Stop()
+	if w.stream, err = w.c.runs.WatchRun(ctx, &brokerv1.WatchRunRequest{Name: new(service.RunPrefix + w.name), ResumeToken: w.token, Canonical: new(true)}); err != nil {
+		w.close()
 	}
-	if err != nil {
-		cancel()
-		return service.FromStatus(err)
-	}
-	return nil
+	return err
 }
 
 // end asks the daemon to end the run. That it could not be asked shows in the stream, which ends then too.
@@ -157,7 +165,7 @@ func (c *Client) Prepare(ctx context.Context, q service.Request, on func(service
 			c.watch = w
 			return service.PlannedOf(m.GetPlan())
 		case m.Step != nil:
-			on(service.EventOf(m.GetStep(), m.GetTime().AsTime().Local()))
+			on(eventOf(m))
 		}
 	}
 }
@@ -213,7 +221,7 @@ func (c *Client) follow(ctx context.Context, w *watch, on func(service.Event)) (
 			return service.Outcome{}, err
 		}
 		if m.Step != nil {
-			on(service.EventOf(m.GetStep(), m.GetTime().AsTime().Local()))
+			on(eventOf(m))
 		}
 	}
 }
@@ -239,4 +247,13 @@ func (c *Client) outcome(ctx context.Context, name string, m *brokerv1.WatchRunR
 		return service.Outcome{}, why
 	}
 	return service.Outcome{Run: name, Report: r}, why
+}
+
+// eventOf is the step of a message. The one that stands for events that are lost has no time: it is told when it is heard.
+func eventOf(m *brokerv1.WatchRunResponse) service.Event {
+	at := time.Now()
+	if m.Time != nil {
+		at = m.GetTime().AsTime().Local()
+	}
+	return service.EventOf(m.GetStep(), at)
 }

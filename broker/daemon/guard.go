@@ -89,7 +89,8 @@ func (g *guard) done(ctx context.Context, method string, began time.Time, err er
 }
 
 // known refuses a request with a field that this program does not know: to pass over it would be to do something else than
-// what was asked.
+// what was asked. A text that is too long is refused with it: an answer repeats what it refuses in its trailers, of which
+// clients take some kilobytes.
 func known(req any) error {
 	m, ok := req.(proto.Message)
 	if !ok {
@@ -103,7 +104,7 @@ func known(req any) error {
 	if len(bad) == 0 {
 		return nil
 	}
-	return &service.Error{Cause: service.CauseUsage, Err: bad}
+	return bad.Err()
 }
 
 func unknown(m protoreflect.Message, at string, bad *service.FieldErrors) {
@@ -115,7 +116,17 @@ func unknown(m protoreflect.Message, at string, bad *service.FieldErrors) {
 		name := join(at, string(fd.Name()))
 		switch {
 		case fd.Kind() == protoreflect.EnumKind:
-			enums(fd, v, name, bad)
+			each(fd, v, name, func(v protoreflect.Value, at string) {
+				if fd.Enum().Values().ByNumber(v.Enum()) == nil {
+					*bad = append(*bad, service.FieldError{Field: at, Message: fmt.Sprintf("%d is no %s", v.Enum(), fd.Enum().Name())})
+				}
+			})
+		case fd.Kind() == protoreflect.StringKind:
+			each(fd, v, name, func(v protoreflect.Value, at string) {
+				if n := len(v.String()); n > maxTextBytes {
+					*bad = append(*bad, service.FieldError{Field: at, Message: fmt.Sprintf("%d bytes; at most %d", n, maxTextBytes)})
+				}
+			})
 		case fd.Message() == nil || fd.IsMap():
 		case fd.IsList():
 			for i := range v.List().Len() {
@@ -128,19 +139,14 @@ func unknown(m protoreflect.Message, at string, bad *service.FieldErrors) {
 	})
 }
 
-// enums refuses numbers that stand for nothing.
-func enums(fd protoreflect.FieldDescriptor, v protoreflect.Value, name string, bad *service.FieldErrors) {
-	check := func(n protoreflect.EnumNumber, at string) {
-		if fd.Enum().Values().ByNumber(n) == nil {
-			*bad = append(*bad, service.FieldError{Field: at, Message: fmt.Sprintf("%d is no %s", n, fd.Enum().Name())})
-		}
-	}
+// each looks at the value of a field, or at every one of a list.
+func each(fd protoreflect.FieldDescriptor, v protoreflect.Value, name string, look func(v protoreflect.Value, at string)) {
 	if !fd.IsList() {
-		check(v.Enum(), name)
+		look(v, name)
 		return
 	}
 	for i := range v.List().Len() {
-		check(v.List().Get(i).Enum(), fmt.Sprintf("%s[%d]", name, i))
+		look(v.List().Get(i), fmt.Sprintf("%s[%d]", name, i))
 	}
 }
 

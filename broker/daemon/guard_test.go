@@ -96,6 +96,29 @@ func TestBadRequests(t *testing.T) {
 	if _, err := s.runs.ListRuns(t.Context(), &brokerv1.ListRunsRequest{States: []brokerv1.RunState{77}}); !slices.Contains(fields(err), "states[0]") {
 		t.Errorf("unknown enum value: %v", err)
 	}
+	if _, err := s.runs.ListRuns(t.Context(), &brokerv1.ListRunsRequest{States: []brokerv1.RunState{brokerv1.RunState_RUN_STATE_QUEUED, 0}}); !slices.Contains(fields(err), "states[1]") {
+		t.Errorf("a state that no run is in finds none and says nothing: %v", err)
+	}
+	// What is refused is told within what a client takes of trailers, and the connection lives.
+	long := spec()
+	long.Quant, long.Points = new(strings.Repeat("x", maxTextBytes+1)), []string{"c1", strings.Repeat("y", maxTextBytes+1)}
+	if got := fields(create(&brokerv1.CreateRunRequest{Spec: long})); fmt.Sprint(got) != "[spec.quant spec.points[1]]" && fmt.Sprint(got) != "[spec.points[1] spec.quant]" {
+		t.Errorf("long texts: %v", got)
+	}
+	many := spec()
+	many.Engines = slices.Repeat([]string{"engines/../x"}, 50_000)
+	if err := create(&brokerv1.CreateRunRequest{Spec: many}); status.Code(err) != codes.InvalidArgument || len(fields(err)) != 21 || !strings.Contains(err.Error(), "49980 more") {
+		t.Errorf("many fields: %.200v", err)
+	}
+	if _, err := s.runs.ListRuns(t.Context(), &brokerv1.ListRunsRequest{Model: new("m")}); !slices.Contains(fields(err), "model") {
+		t.Errorf("a model without its prefix finds no run and says nothing: %v", err)
+	}
+	if _, err := s.runs.HoldCells(t.Context(), &brokerv1.HoldCellsRequest{Name: new("runs/x"), Words: []string{"a"}, Who: new(" "), Why: new("b")}); !slices.Contains(fields(err), "who") {
+		t.Errorf("held by a blank: %v", err)
+	}
+	if _, err := s.runs.ResumeRun(t.Context(), &brokerv1.ResumeRunRequest{Name: new("runs/x"), Rerun: &brokerv1.Rerun{Who: new("a"), Why: new("\t")}}); !slices.Contains(fields(err), "rerun.why") {
+		t.Errorf("run again for no reason: %v", err)
+	}
 	if _, err := s.runs.RenderReport(t.Context(), &brokerv1.RenderReportRequest{Name: new("runs/x")}); !slices.Contains(fields(err), "format") {
 		t.Errorf("no format: %v", err)
 	}

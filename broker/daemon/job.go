@@ -12,6 +12,7 @@ import (
 
 	"enginebroker/broker/service"
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
 	brokerv1 "enginebroker/proto/gen/broker/v1"
 )
 
@@ -27,7 +28,8 @@ type job struct {
 	Rerun     *rerun                `json:"rerun,omitempty"`   // or runs some of it again
 	Before    string                `json:"before,omitempty"`  // where the run stood, to go back to where it cannot go on
 	Drained   bool                  `json:"drained,omitempty"` // stopped because its daemon was
-	State     string                `json:"state"`             // name of the RunState
+	Cancelled bool                  `json:"cancelled,omitempty"`
+	State     string                `json:"state"` // name of the RunState
 	Failure   json.RawMessage       `json:"failure,omitempty"`
 	Created   time.Time             `json:"created"`
 	Updated   time.Time             `json:"updated"`
@@ -54,6 +56,9 @@ type rerun struct {
 func (j *job) reruns() bool {
 	return j.Rerun != nil && (!j.found || j.Before == brokerv1.RunState_RUN_STATE_COMPLETE.String())
 }
+
+// begins reports that the next turn plans a run of its own.
+func (j *job) begins() bool { return j.Trial == nil && !j.Resume }
 
 func (j *job) state() brokerv1.RunState { return brokerv1.RunState(brokerv1.RunState_value[j.State]) }
 
@@ -124,6 +129,35 @@ const (
 	eventsFile = "events.jsonl"
 )
 
+// has reports that something of a name lies here, also what cannot be read.
+func (s store) has(name string) bool {
+	_, err := os.Lstat(filepath.Join(s.dir, name))
+	return err == nil
+}
+
+// drop takes back what was written of a job that was not taken.
+func (s store) drop(name string) error { return os.RemoveAll(filepath.Join(s.dir, name)) }
+
+// events opens the events of a job, and makes its folder.
+func (s store) events(name string) (*events, error) {
+	if err := os.MkdirAll(filepath.Join(s.dir, name), 0o700); err != nil {
+		return nil, failf(service.CauseInternal, "make "+s.dir+" a folder with room, and ask again", "the run was not taken: %w", err)
+	}
+	return openEvents(s.path(name, eventsFile), name)
+}
+
+// lock keeps the folder for one process: two would write over each other's record.
+func (s store) lock() (*os.File, error) {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("the daemon needs a folder that it can write: %w", err)
+	}
+	l, held, err := lockFile(s.dir + ".lock")
+	if held {
+		err = failf(service.CauseBusy, "ask that one, or give --runs another folder", "a daemon serves the runs beside %s already%s", s.dir, holder(s.dir+".lock"))
+	}
+	return l, err
+}
+
 func (s store) path(name, file string) string { return filepath.Join(s.dir, name, file) }
 
 // save writes a job so that it is there whole or not at all, even where the machine stops.
@@ -160,19 +194,85 @@ func (s store) load() ([]*job, []error) {
 	var out []*job
 	var bad []error
 	for _, e := range entries {
-		data, err := os.ReadFile(s.path(e.Name(), jobFile))
-		j := &job{}
-		if err == nil {
-			err = json.Unmarshal(data, j)
+		if s.untaken(e.Name()) {
+			if err := s.drop(e.Name()); err != nil {
+				bad = append(bad, err)
+			}
+			continue
 		}
-		if err == nil && (j.Name != e.Name() || j.state() == brokerv1.RunState_RUN_STATE_UNSPECIFIED) {
-			err = fmt.Errorf("it is of run %q in state %q", j.Name, j.State)
-		}
+		j, err := s.read(e.Name())
 		if err != nil {
-			bad = append(bad, fmt.Errorf("job %s: %w", e.Name(), err))
+			bad = append(bad, err)
 			continue
 		}
 		out = append(out, j)
 	}
 	return out, bad
+}
+
+// untaken reports the folder of a job that nobody heard of: its daemon ended before the job was written.
+func (s store) untaken(name string) bool {
+	_, err := os.Lstat(s.path(name, jobFile))
+	if !errors.Is(err, os.ErrNotExist) {
+		return false
+	}
+	told, err := os.Lstat(s.path(name, eventsFile))
+	return errors.Is(err, os.ErrNotExist) || err == nil && told.Mode().IsRegular() && told.Size() == 0
+}
+
+// maxJobBytes bounds a job, whose result is at most an answer.
+const maxJobBytes = maxAnswerBytes
+
+// read reads a job. What it asks for is held to the rules of a request, so that damage is found before it has its turn.
+func (s store) read(name string) (*job, error) {
+	path := s.path(name, jobFile)
+	damaged := func(err error) error {
+		return failf(service.CauseEvidence, "evidence of the run is not in it; move its folder away to use the name again", "the daemon's record of run %s: %w", name, err)
+	}
+	data, err := regular.ReadFile(path, maxJobBytes)
+	if err != nil {
+		return nil, damaged(err)
+	}
+	j := &job{}
+	if err = json.Unmarshal(data, j); err == nil {
+		err = j.check(name)
+	}
+	if err != nil {
+		return nil, damaged(fmt.Errorf("%s: %s", path, err.Error())) // not wrapped: a rule of a request that it breaks is no fault of the caller's
+	}
+	return j, nil
+}
+
+// check refuses a job that is not whole.
+func (j *job) check(name string) error {
+	if _, err := service.ResourceID(service.RunPrefix, service.RunPrefix+j.Name); err != nil || j.Name != name {
+		return fmt.Errorf("it is of run %q", j.Name)
+	}
+	if j.state() == brokerv1.RunState_RUN_STATE_UNSPECIFIED {
+		return fmt.Errorf("it is in state %q", j.State)
+	}
+	if len(j.Failure) > 0 && j.failure() == nil {
+		return errors.New("its failure cannot be read")
+	}
+	if len(j.Result) > 0 && j.result() == nil {
+		return errors.New("its result cannot be read")
+	}
+	switch {
+	case j.Request != nil && j.Trial != nil:
+		return errors.New("it asks for a run and a trial")
+	case j.Trial != nil:
+		_, err := service.TrialOf(service.ToTrial(*j.Trial))
+		return err
+	case j.Request != nil && j.Request.Run != "" && j.Request.Run != name:
+		return fmt.Errorf("it asks for run %q", j.Request.Run)
+	case j.Request != nil:
+		m, err := service.ToSpec(*j.Request)
+		if err == nil {
+			_, err = service.SpecOf(m)
+		}
+		return err
+	case !j.Resume:
+		return errors.New("it asks for nothing")
+	}
+	return nil
 }

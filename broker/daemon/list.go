@@ -109,7 +109,7 @@ func (q *queue) get(ctx context.Context, name string) (*brokerv1.Run, error) {
 	if j := q.jobs[name]; err == nil || j != nil {
 		return q.run(j, info), nil
 	}
-	return nil, err
+	return nil, q.unknown(name, err)
 }
 
 // info is the listing entry of a run.
@@ -120,16 +120,24 @@ func (q *queue) info(ctx context.Context, name string) (*service.RunInfo, error)
 	}
 	i := slices.IndexFunc(infos, func(x service.RunInfo) bool { return x.Name == name })
 	if i < 0 {
-		return nil, failf(service.CauseNotFound, "ListRuns lists them", "no run %q on this box", name)
+		var known []string
+		for _, x := range infos {
+			known = append(known, x.Name)
+		}
+		return nil, q.b.NoRun(name, known)
 	}
 	return &infos[i], nil
 }
 
-// infos lists what has evidence. While a window is open it is the list from before: nothing is read from disk.
+// infos lists what has evidence. While a window is open it is the list from before: nothing is read from disk. Where there was
+// none the caller is asked to come back; an empty list would say that there are no runs.
 func (q *queue) infos(ctx context.Context) ([]service.RunInfo, error) {
 	if q.quiet.measuring() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
+		if q.listed == nil {
+			return nil, &service.MeasuringError{Retry: retryAfter}
+		}
 		return slices.Clone(q.listed), nil
 	}
 	return q.b.Runs(ctx)
@@ -143,5 +151,5 @@ func (q *queue) relist(ctx context.Context) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.listed = infos
+	q.listed = append([]service.RunInfo{}, infos...)
 }

@@ -6,12 +6,14 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
@@ -19,6 +21,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"enginebroker/broker/service"
+	"enginebroker/matrix/regular"
 )
 
 // TLS names the files of one side: its own certificate and key, and the authority that the other side's must come from.
@@ -90,24 +93,16 @@ func listenUnix(path string, log *zap.Logger) (net.Listener, error) {
 		return nil, failf(service.CauseUsage, "", "socket: %w", err)
 	}
 	// One daemon holds the lock; a socket that lies there without a holder is left from one that was killed.
-	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
+	lock, held, err := lockFile(path + ".lock")
+	switch {
+	case held:
+		return nil, failf(service.CauseBusy, "use it with --server unix://"+path+", or end it", "a daemon serves %s already%s", path, holder(path+".lock"))
+	case err != nil:
 		return nil, failf(service.CauseUsage, "", "socket: %w", err)
 	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := vacate(path, log); err != nil {
 		lock.Close()
-		return nil, failf(service.CauseBusy, "use it with --server unix://"+path+", or end it", "a daemon serves %s already", path)
-	}
-	if st, err := os.Lstat(path); err == nil {
-		if st.Mode()&os.ModeSocket == 0 {
-			lock.Close()
-			return nil, failf(service.CauseUsage, "give --listen another path", "%s is there and is no socket", path)
-		}
-		log.Info("a socket was left here; it is replaced", zap.String("path", path))
-		if err := os.Remove(path); err != nil {
-			lock.Close()
-			return nil, failf(service.CauseUsage, "", "socket: %w", err)
-		}
+		return nil, err
 	}
 	old := unix.Umask(0o177) // never a moment in which others may connect
 	l, err := net.Listen("unix", path)
@@ -117,6 +112,86 @@ func listenUnix(path string, log *zap.Logger) (net.Listener, error) {
 		return nil, failf(service.CauseUsage, "", "socket: %w", err)
 	}
 	return &bounded{Listener: &ownUser{UnixListener: l.(*net.UnixListener), uid: os.Geteuid(), peer: peerUID, lock: lock, log: log}, free: make(chan struct{}, maxConnections)}, nil
+}
+
+// vacate removes the socket that a killed daemon left. One that somebody answers is another program's, whatever its lock says.
+func vacate(path string, log *zap.Logger) error {
+	st, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return failf(service.CauseUsage, "", "socket: %w", err)
+	case st.Mode()&os.ModeSocket == 0:
+		return failf(service.CauseUsage, "give --listen another path", "%s is there and is no socket", path)
+	}
+	c, err := net.DialTimeout("unix", path, handshakeLimit)
+	if err == nil {
+		c.Close()
+	}
+	if !errors.Is(err, unix.ECONNREFUSED) {
+		return failf(service.CauseBusy, "end it, or give --listen another path", "another program listens on %s", path)
+	}
+	log.Info("a socket was left here; it is replaced", zap.String("path", path))
+	if err := os.Remove(path); err != nil {
+		return failf(service.CauseUsage, "", "socket: %w", err)
+	}
+	return nil
+}
+
+// PrivateFolder makes the folder of the default socket. One in which another user could put a socket of his own is refused:
+// whoever asks the daemon there would ask him.
+func PrivateFolder(path string) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return failf(service.CauseUsage, "give --listen a path", "runtime folder: %w", err)
+	}
+	for _, x := range []struct {
+		path    string
+		refused func(owner int, mode fs.FileMode) bool
+		fix     string
+	}{
+		{dir, func(owner int, mode fs.FileMode) bool { return owner != os.Geteuid() || mode.Perm()&0o077 != 0 }, "make it yours alone (chmod 700 " + dir + ")"},
+		{filepath.Dir(dir), func(owner int, mode fs.FileMode) bool {
+			return owner != os.Geteuid() && owner != 0 || mode.Perm()&0o022 != 0 && mode&fs.ModeSticky == 0
+		}, "set XDG_RUNTIME_DIR to a folder that is yours alone"},
+	} {
+		st, err := os.Lstat(x.path)
+		if err != nil {
+			return failf(service.CauseUsage, "give --listen a path", "runtime folder: %w", err)
+		}
+		owner := int(st.Sys().(*syscall.Stat_t).Uid)
+		if !st.IsDir() || x.refused(owner, st.Mode()) {
+			return failf(service.CauseUsage, x.fix+", or give --listen a path", "runtime folder %s is of user %d with mode %v: others could serve in your place", x.path, owner, st.Mode())
+		}
+	}
+	return nil
+}
+
+// lockFile holds a file for this process, until it is closed or the process ends; held: another one does. The file names its
+// holder; where there is no room for that it holds all the same.
+func lockFile(path string) (l *os.File, held bool, err error) {
+	if l, err = os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0o600); err != nil {
+		return nil, false, err
+	}
+	if err = unix.Flock(int(l.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		l.Close()
+		return nil, errors.Is(err, unix.EWOULDBLOCK), fmt.Errorf("%s: %w", path, err)
+	}
+	if l.Truncate(0) == nil {
+		_, _ = fmt.Fprintln(l, os.Getpid())
+	}
+	return l, false, nil
+}
+
+// holder names the process that holds a file, for a message; nothing where the file does not say.
+func holder(path string) string {
+	data, err := regular.ReadFile(path, 64)
+	pid, bad := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil || bad != nil {
+		return ""
+	}
+	return fmt.Sprintf(" (PID %d)", pid)
 }
 
 // ownUser accepts processes of the daemon's user and of root; others are hung up on, even where the mode of the socket or

@@ -9,7 +9,9 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"math/big"
 	"net"
 	"os"
@@ -169,7 +171,7 @@ func TestSocketsOfOthers(t *testing.T) {
 	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", st.Mode(), err)
 	}
-	if _, _, err := Listen("unix://"+path, TLS{}, log); cause(err) != service.CauseBusy || !strings.Contains(err.Error(), path) {
+	if _, _, err := Listen("unix://"+path, TLS{}, log); cause(err) != service.CauseBusy || !strings.Contains(err.Error(), fmt.Sprintf("%s already (PID %d)", path, os.Getpid())) {
 		t.Errorf("a second daemon: %v", err)
 	}
 	// A daemon that was killed leaves its socket and nobody who holds the lock.
@@ -183,6 +185,76 @@ func TestSocketsOfOthers(t *testing.T) {
 		t.Fatalf("a stale socket: %v", err)
 	}
 	l.Close()
+}
+
+// A socket that somebody answers is not taken away from him, whatever he speaks.
+func TestSocketsThatAreAnswered(t *testing.T) {
+	dir := t.TempDir()
+	stream, err := net.Listen("unix", filepath.Join(dir, "stream"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	packets, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "packets"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer packets.Close()
+	for _, name := range []string{"stream", "packets"} {
+		path := filepath.Join(dir, name)
+		for range 2 { // the lock is given back
+			if _, _, err := Listen("unix://"+path, TLS{}, zaptest.NewLogger(t)); cause(err) != service.CauseBusy || !strings.Contains(err.Error(), "another program listens on "+path) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if _, err := os.Lstat(path); err != nil {
+			t.Error(err)
+		}
+	}
+	// A lock is no way to another file.
+	file := filepath.Join(dir, "file")
+	if err := errors.Join(os.WriteFile(file, []byte("mine"), 0o600), os.Symlink(file, filepath.Join(dir, "b.sock.lock"))); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Listen("unix://"+filepath.Join(dir, "b.sock"), TLS{}, zaptest.NewLogger(t)); cause(err) != service.CauseUsage {
+		t.Errorf("a link: %v", err)
+	}
+	if data, err := os.ReadFile(file); string(data) != "mine" {
+		t.Errorf("the file behind it is %q, %v", data, err)
+	}
+}
+
+func TestPrivateFolder(t *testing.T) {
+	for name, x := range map[string]struct {
+		parent, dir fs.FileMode
+		want        string
+	}{
+		"ours alone":         {0o700, 0o700, ""},
+		"under all's":        {0o777 | fs.ModeSticky, 0o700, ""},
+		"read by others":     {0o700, 0o755, "chmod 700"},
+		"under one of all's": {0o777, 0o700, "XDG_RUNTIME_DIR"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "p", "broker")
+			if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(filepath.Dir(dir), x.parent), os.Chmod(dir, x.dir)); err != nil {
+				t.Fatal(err)
+			}
+			err := PrivateFolder(filepath.Join(dir, "broker.sock"))
+			if x.want == "" && err != nil || x.want != "" && (cause(err) != service.CauseUsage || !strings.Contains(err.Error(), x.want)) {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+	if os.Geteuid() != 0 {
+		return
+	}
+	dir := filepath.Join(t.TempDir(), "broker")
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, 12345, -1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := PrivateFolder(filepath.Join(dir, "broker.sock")); cause(err) != service.CauseUsage || !strings.Contains(err.Error(), "user 12345") {
+		t.Errorf("another user's: %v", err)
+	}
 }
 
 // Another user is hung up on, even where the socket can be reached.

@@ -23,10 +23,7 @@ func scrape(m *metrics) string {
 
 func TestMetricsOfEverythingAnOperatorAsksFor(t *testing.T) {
 	m := newMetrics()
-	q, err := newQueue(newFake(t), zaptest.NewLogger(t), m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := newQueue(newFake(t), zaptest.NewLogger(t), m)
 	q.waiting = []*job{{}, {}}
 	q.quiet.Open()
 	m.ended(brokerv1.RunState_RUN_STATE_COMPLETE)

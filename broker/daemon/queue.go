@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"slices"
 	"strings"
 	"sync"
@@ -31,20 +31,31 @@ type queue struct {
 	jobs     map[string]*job   // by name, everything this daemon and those before it were asked for
 	requests map[string]string // request id → name
 	waiting  []*job            // in order
+	due      *time.Timer       // of the first deadline among them
 	draining bool
+	resumes  bool          // what is left unfinished is gone on with
 	wake     chan struct{} // of capacity 1: there is something to do
 	listed   []service.RunInfo
 }
 
-func newQueue(b Broker, log *zap.Logger, m *metrics) (*queue, error) {
+func newQueue(b Broker, log *zap.Logger, m *metrics) *queue {
 	q := &queue{b: b, log: log, m: m, store: store{b.StateDir("jobs")}, quiet: newQuiet(), now: time.Now,
 		jobs: map[string]*job{}, requests: map[string]string{}, wake: make(chan struct{}, 1)}
-	if err := os.MkdirAll(q.store.dir, 0o700); err != nil {
-		return nil, fmt.Errorf("the daemon needs a folder that it can write: %w", err)
-	}
+	q.due = time.AfterFunc(time.Hour, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.expire()
+	})
+	q.due.Stop()
+	m.watch(q)
+	return q
+}
+
+// load remembers what the daemons before this one were asked for.
+func (q *queue) load() {
 	jobs, bad := q.store.load()
 	for _, err := range bad {
-		log.Error("left alone", zap.Error(err))
+		q.log.Error("left alone", zap.Error(err))
 	}
 	for _, j := range jobs {
 		q.jobs[j.Name] = j
@@ -52,12 +63,13 @@ func newQueue(b Broker, log *zap.Logger, m *metrics) (*queue, error) {
 			q.requests[j.RequestID] = j.Name
 		}
 	}
-	m.watch(q)
-	return q, nil
 }
 
 // recover looks at what an earlier daemon left: waiting runs wait on, in their order; runs in flight go on by policy.
-func (q *queue) recover(resume bool) {
+func (q *queue) recover(resume bool) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.resumes = resume
 	var left []*job
 	for _, j := range q.jobs {
 		if j.live() || j.Drained {
@@ -68,39 +80,64 @@ func (q *queue) recover(resume bool) {
 	// A run that was in flight comes first: the box was its own.
 	slices.SortStableFunc(left, func(a, b *job) int { return rank(a) - rank(b) })
 	infos, err := q.b.Runs(context.Background())
-	if err != nil {
-		q.log.Error("runs cannot be listed", zap.Error(err))
+	if err != nil && len(left) > 0 { // a run that has evidence would be taken for one that has none
+		return fmt.Errorf("what an earlier daemon left cannot be taken up: %w", err)
 	}
 	for _, j := range left {
-		found := zap.String("was", j.State)
-		at := slices.IndexFunc(infos, func(i service.RunInfo) bool { return i.Name == j.Name })
-		begun := at >= 0
-		log, err := openEvents(q.store.path(j.Name, eventsFile), j.Name)
-		if err != nil {
-			q.log.Error("found a run whose events cannot be read; left alone", zap.String("run", j.Name), found, zap.Error(err))
-			continue
-		}
-		j.log = log
-		switch {
-		case j.state() == brokerv1.RunState_RUN_STATE_QUEUED:
-			q.log.Info("found a waiting run; it waits on", zap.String("run", j.Name), found)
-			q.waiting = append(q.waiting, j)
-			q.poke()
-		case j.state() == brokerv1.RunState_RUN_STATE_CANCELLING || !resume:
-			q.log.Info("found an unfinished run; it stays as it is", zap.String("run", j.Name), found)
-			q.end(j, brokerv1.RunState_RUN_STATE_INTERRUPTED, failf(service.CauseInterrupted, "go on with: broker resume "+j.Name, "the daemon ended while the run was on"))
-		default:
-			q.log.Info("found an unfinished run; it goes on", zap.String("run", j.Name), found, zap.Bool("resumes", begun))
-			if j.Resume, j.found = begun, true; begun {
-				j.Before = before(infos[at]).String()
-			}
-			q.enqueue(j)
+		if err := q.takeUp(j, infos); err != nil {
+			return fmt.Errorf("run %s, which an earlier daemon left, cannot be taken up: %w", j.Name, err)
 		}
 	}
+	q.expire()
+	return nil
+}
+
+// takeUp decides about one run that an earlier daemon left. q.mu is held.
+func (q *queue) takeUp(j *job, infos []service.RunInfo) error {
+	found := zap.String("was", j.State)
+	at := slices.IndexFunc(infos, func(i service.RunInfo) bool { return i.Name == j.Name })
+	begun := at >= 0
+	log, err := openEvents(q.store.path(j.Name, eventsFile), j.Name)
+	if err != nil {
+		q.log.Error("found a run whose events cannot be read; it is left alone", zap.String("run", j.Name), found, zap.Error(err))
+		state := brokerv1.RunState_RUN_STATE_INTERRUPTED
+		if j.state() == brokerv1.RunState_RUN_STATE_QUEUED && !begun {
+			state = brokerv1.RunState_RUN_STATE_FAILED
+		}
+		return q.end(j, state, err)
+	}
+	for _, text := range log.damage {
+		q.log.Error(text)
+	}
+	j.log = log
+	waited := j.state() == brokerv1.RunState_RUN_STATE_QUEUED
+	switch {
+	case waited && !(j.Drained && begun):
+		q.log.Info("found a waiting run; it waits on", zap.String("run", j.Name), found)
+	case j.state() == brokerv1.RunState_RUN_STATE_CANCELLING || !q.resumes:
+		q.log.Info("found an unfinished run; it stays as it is", zap.String("run", j.Name), found)
+		return q.end(j, brokerv1.RunState_RUN_STATE_INTERRUPTED, failf(service.CauseInterrupted, "go on with: broker resume "+j.Name, "the daemon ended while the run was on"))
+	default:
+		q.log.Info("found an unfinished run; it goes on", zap.String("run", j.Name), found, zap.Bool("resumes", begun))
+		// What was asked for without a request was asked of evidence.
+		j.Resume, j.found = begun || j.Request == nil && j.Trial == nil, true
+		if begun {
+			j.Before = before(infos[at]).String()
+		}
+		j.Deadline = matrix.Opt[time.Time]{} // it had its turn
+		if !waited {
+			if err := q.set(j, brokerv1.RunState_RUN_STATE_QUEUED, nil); err != nil {
+				return err
+			}
+		}
+	}
+	q.waiting = append(q.waiting, j)
+	q.poke()
+	return nil
 }
 
 func rank(j *job) int {
-	if j.state() == brokerv1.RunState_RUN_STATE_QUEUED {
+	if j.state() == brokerv1.RunState_RUN_STATE_QUEUED && !j.Drained {
 		return 1
 	}
 	return 0
@@ -120,7 +157,7 @@ func (q *queue) create(j *job, asked string, wait time.Duration) (*brokerv1.Run,
 	if err := q.room(); err != nil {
 		return nil, err
 	}
-	name, err := q.b.NewRun(asked, j.stem(), func(n string) bool { return q.jobs[n] != nil })
+	name, err := q.b.NewRun(asked, j.stem(), func(n string) bool { return q.jobs[n] != nil || q.store.has(n) })
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +166,7 @@ func (q *queue) create(j *job, asked string, wait time.Duration) (*brokerv1.Run,
 		j.Request.Run = name
 	}
 	if err := q.admit(j, wait); err != nil {
-		return nil, err
+		return nil, errors.Join(err, q.store.drop(name))
 	}
 	if j.RequestID != "" {
 		q.requests[j.RequestID] = name
@@ -137,22 +174,37 @@ func (q *queue) create(j *job, asked string, wait time.Duration) (*brokerv1.Run,
 	return q.run(j, nil), nil
 }
 
-// resume takes a run in again, to go on with it or to run some of it again; info is its entry in the listing.
-func (q *queue) resume(info service.RunInfo, again *rerun, wait time.Duration) (*brokerv1.ResumeRunResponse, error) {
+// resume takes a run in again, to go on with it or to run some of it again; info is its entry in the listing, or missing says
+// that it has no evidence.
+func (q *queue) resume(name string, info *service.RunInfo, missing error, again *rerun, wait time.Duration) (*brokerv1.ResumeRunResponse, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	j := q.jobs[info.Name]
-	if j != nil && j.live() {
-		return nil, service.Ended("RUN_ACTIVE", "watch it with WatchRun", "run %s waits or runs already", info.Name)
+	was := q.jobs[name]
+	if was == nil {
+		missing = q.unknown(name, missing)
+	}
+	switch {
+	case was != nil && was.live():
+		return nil, service.Ended("RUN_ACTIVE", "watch it with WatchRun", "run %s waits or runs already", name)
+	case was != nil && was.Trial != nil:
+		return nil, service.Ended("RUN_UNBEGUN", "make it again under another name", "%s is a trial, which leaves nothing to go on with", name)
+	case was != nil && missing != nil:
+		return nil, service.Ended("RUN_UNBEGUN", "create it again under another name", "run %s never began: it has no evidence to go on with", name)
+	case missing != nil:
+		return nil, missing
 	}
 	if err := q.room(); err != nil {
 		return nil, err
 	}
-	if j == nil {
-		j = &job{Name: info.Name, Created: q.now().UTC(), Profile: info.Profile, Box: info.Box, Simulated: info.Simulated, Planned: info.Planned}
+	j := &job{Name: name, Created: q.now().UTC(), Profile: info.Profile, Box: info.Box, Simulated: info.Simulated, Planned: info.Planned}
+	if was != nil {
+		*j = *was
 	}
-	j.Resume, j.Rerun, j.found, j.Before = true, again, false, before(info).String()
+	j.Resume, j.Rerun, j.found, j.Before = true, again, false, before(*info).String()
 	if err := q.admit(j, wait); err != nil {
+		if was == nil {
+			err = errors.Join(err, q.store.drop(name))
+		}
 		return nil, err
 	}
 	return &brokerv1.ResumeRunResponse{Run: q.run(j, nil), ResumeToken: new(token(j.Name, j.log.length()-1))}, nil
@@ -179,30 +231,23 @@ func (q *queue) room() error {
 
 // admit opens the events of a job and puts it into the queue. A job that cannot be written is not taken.
 func (q *queue) admit(j *job, wait time.Duration) error {
+	log, err := q.store.events(j.Name)
+	if err != nil {
+		return err
+	}
+	j.log, j.loads, j.Drained, j.Cancelled = log, 0, false, false
 	j.Deadline = matrix.Opt[time.Time]{}
 	if wait > 0 {
 		j.Deadline = matrix.Some(q.now().Add(wait))
 	}
-	j.State, j.Drained = brokerv1.RunState_RUN_STATE_QUEUED.String(), false
-	j.fail(nil)
-	j.Updated = q.now().UTC()
-	if err := q.store.save(j); err != nil {
-		return fmt.Errorf("the run was not taken: %w", err)
+	if err := q.set(j, brokerv1.RunState_RUN_STATE_QUEUED, nil); err != nil {
+		return errors.Join(err, log.close())
 	}
-	log, err := openEvents(q.store.path(j.Name, eventsFile), j.Name)
-	if err != nil {
-		return fmt.Errorf("the run was not taken: %w", err)
-	}
-	j.log = log
 	q.jobs[j.Name] = j
-	q.enqueue(j)
-	return nil
-}
-
-func (q *queue) enqueue(j *job) {
 	q.waiting = append(q.waiting, j)
-	q.set(j, brokerv1.RunState_RUN_STATE_QUEUED, nil)
 	q.poke()
+	q.expire()
+	return nil
 }
 
 func (q *queue) poke() {
@@ -212,50 +257,69 @@ func (q *queue) poke() {
 	}
 }
 
-// set records a new state, then tells it.
-func (q *queue) set(j *job, s brokerv1.RunState, err error) {
+// set records a new state, then tells it. Where it cannot be recorded nothing has changed. q.mu is held.
+func (q *queue) set(j *job, s brokerv1.RunState, why error) error {
+	was := *j
 	j.State, j.Updated = s.String(), q.now().UTC()
-	f := j.fail(err)
-	if err := q.store.save(j); err != nil {
-		q.log.Error("state not written", zap.String("run", j.Name), zap.Error(err))
+	m := &brokerv1.WatchRunResponse{State: &s, Failure: j.fail(why)}
+	save := func() error { return q.store.save(j) }
+	var err error
+	if j.log == nil { // its events cannot be read
+		err = save()
+	} else {
+		err = j.log.record(m, q.now(), !j.live(), save)
 	}
-	q.publish(j, &brokerv1.WatchRunResponse{State: &s, Failure: f}, !j.live())
-	q.log.Info("run is "+strings.ToLower(strings.TrimPrefix(s.String(), "RUN_STATE_")), zap.String("run", j.Name), zap.Error(err))
+	if err != nil {
+		*j = was
+		return failf(service.CauseInternal, "make "+q.store.dir+" a folder with room, and ask again", "the state of run %s cannot be written: %w", j.Name, err)
+	}
+	q.log.Info("run is "+strings.ToLower(strings.TrimPrefix(s.String(), "RUN_STATE_")), zap.String("run", j.Name), zap.Error(why))
+	return nil
 }
 
 // end is set for a state that ends the run.
-func (q *queue) end(j *job, s brokerv1.RunState, err error) {
-	q.set(j, s, err)
-	if err := j.log.close(); err != nil {
-		q.log.Error("events not written", zap.String("run", j.Name), zap.Error(err))
+func (q *queue) end(j *job, s brokerv1.RunState, why error) error {
+	if err := q.set(j, s, why); err != nil {
+		return err
+	}
+	if j.log != nil {
+		if err := j.log.close(); err != nil {
+			q.log.Error("events not written", zap.String("run", j.Name), zap.Error(err))
+		}
 	}
 	j.cancel = nil
 	q.m.ended(s)
+	return nil
 }
 
-func (q *queue) publish(j *job, m *brokerv1.WatchRunResponse, ends bool) {
-	if err := j.log.publish(m, q.now(), ends); err != nil {
-		q.log.Error("event not written", zap.String("run", j.Name), zap.Error(err))
-	}
-}
-
-// cancel ends a run, waiting or in flight. To cancel one again changes nothing.
+// cancel ends a run, waiting or in flight. To cancel one again changes nothing, also where it has ended meanwhile.
 func (q *queue) cancel(name string) (*brokerv1.Run, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	j := q.jobs[name]
+	if j == nil {
+		return nil, q.unknown(name, failf(service.CauseNotFound, "", "no run %q was asked for here", name))
+	}
+	if j.Cancelled {
+		return q.run(j, nil), nil
+	}
+	var err error
+	j.Cancelled = true
 	switch {
-	case j == nil:
-		return nil, failf(service.CauseNotFound, "", "no run %q was asked for here", name)
-	case j.state() == brokerv1.RunState_RUN_STATE_CANCELLED, j.state() == brokerv1.RunState_RUN_STATE_CANCELLING:
 	case j.state() == brokerv1.RunState_RUN_STATE_QUEUED:
-		q.waiting = slices.DeleteFunc(q.waiting, func(x *job) bool { return x == j })
-		q.end(j, j.unbegun(brokerv1.RunState_RUN_STATE_CANCELLED), failf(service.CauseInterrupted, "", "cancelled before its turn came"))
+		err = q.end(j, j.unbegun(brokerv1.RunState_RUN_STATE_CANCELLED), failf(service.CauseInterrupted, "", "cancelled before its turn came"))
 	case j.live():
-		q.set(j, brokerv1.RunState_RUN_STATE_CANCELLING, nil)
-		j.cancel()
+		err = q.set(j, brokerv1.RunState_RUN_STATE_CANCELLING, nil)
 	default:
-		return nil, service.Ended("RUN_ENDED", "", "run %s has ended", name)
+		err = service.Ended("RUN_ENDED", "", "run %s has ended", name)
+	}
+	if err != nil {
+		j.Cancelled = false
+		return nil, err
+	}
+	q.waiting = slices.DeleteFunc(q.waiting, func(x *job) bool { return x == j })
+	if j.live() {
+		j.cancel()
 	}
 	return q.run(j, nil), nil
 }
@@ -265,6 +329,7 @@ func (q *queue) drain() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.draining = true
+	q.due.Stop()
 }
 
 // hangUp ends every watch. Waiting runs stay recorded as waiting.
@@ -286,14 +351,25 @@ func (q *queue) eventsOf(name string) (*events, error) {
 	defer q.mu.Unlock()
 	j := q.jobs[name]
 	if j == nil {
-		return nil, failf(service.CauseNotFound, "GetRun shows where it stands", "no run %q was asked for here, so that there are no events of it", name)
+		return nil, q.unknown(name, failf(service.CauseNotFound, "GetRun shows where it stands", "no run %q was asked for here, so that there are no events of it", name))
 	}
 	if j.log != nil && j.live() {
 		return j.log, nil
 	}
 	defer q.quiet.brief("WatchRun")() // one at a time: q.mu is held
-	e, _, err := readEvents(q.store.path(name, eventsFile), name)
+	e, err := readEvents(q.store.path(name, eventsFile), name)
+	if err == nil {
+		e.settle(j.state(), j.failure())
+	}
 	return e, err
+}
+
+// unknown is the error of a run that the daemon does not know: the damage of its record where there is one.
+func (q *queue) unknown(name string, otherwise error) error {
+	if _, err := q.store.read(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return otherwise
 }
 
 var errNoTurn = errors.New("the box was not free before the deadline of the run")

@@ -33,12 +33,15 @@ type quiet struct {
 	mu      sync.Mutex
 	open    bool          // a window is open, or about to be: nothing expensive may begin
 	opened  time.Time     // when it was open for the stopwatch; zero otherwise
-	working string        // the expensive call that is in
+	working *work         // the expensive call that is in
 	changed chan struct{} // closed and replaced at every change
 	did     map[string]*matrix.DaemonWork
 	inside  map[*span]struct{} // calls that are being answered and are not expensive
 	cpu     func(tid int) time.Duration
 }
+
+// work is one expensive call.
+type work struct{ what string }
 
 // span is one call on a thread of its own.
 type span struct {
@@ -131,43 +134,86 @@ func (q *quiet) brief(what string) (done func()) {
 	}
 }
 
-// enter waits until an expensive call may be made. leave must be called when it is over.
-func (q *quiet) enter(ctx context.Context, what string) (leave func(), err error) {
+// enter waits until an expensive call may be made. leave must be called when it is over. What takes long under the context
+// pauses while a window is open.
+func (q *quiet) enter(ctx context.Context, what string) (_ context.Context, leave func(), err error) {
+	w := &work{what}
 	t := time.NewTimer(patience)
 	defer t.Stop()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for q.open || q.working != "" {
-		window, changed := q.open, q.changed
-		q.mu.Unlock()
-		var late bool
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			late, err = true, ctx.Err()
-		case <-t.C:
-			if late = window; window {
-				err = &service.MeasuringError{Retry: retryAfter}
-			} else {
-				t.Reset(patience) // another call is in: that is no measurement, and it ends
+	for q.open || q.working != nil {
+		window := q.open
+		late := false
+		q.wait(func(changed <-chan struct{}) {
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				late, err = true, ctx.Err()
+			case <-t.C:
+				if late = window; window {
+					err = &service.MeasuringError{Retry: retryAfter}
+				} else {
+					t.Reset(patience) // another call is in: that is no measurement, and it ends
+				}
 			}
-		}
-		q.mu.Lock()
+		})
 		if late {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	q.working = what
+	q.working = w
 	if s, ok := ctx.Value(spanKey{}).(*span); ok {
 		delete(q.inside, s) // from here on it counts as expensive work, by the time that it is in
 	}
-	return func() {
+	leave = func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
+		q.out(w)
+	}
+	return service.WithPause(ctx, func(ctx context.Context) error { return q.pause(ctx, w) }), leave, nil
+}
+
+// wait lets others go on until f returns; changed is closed at the next change. q.mu is held.
+func (q *quiet) wait(f func(changed <-chan struct{})) {
+	changed := q.changed
+	q.mu.Unlock()
+	f(changed)
+	q.mu.Lock()
+}
+
+// out takes an expensive call out. q.mu is held.
+func (q *quiet) out(w *work) {
+	if q.working == w {
 		q.left()
-		q.working = ""
+		q.working = nil
 		q.change()
-	}, nil
+	}
+}
+
+// pause takes an expensive call out while a window is open or about to be, and in again afterwards, however long that is.
+func (q *quiet) pause(ctx context.Context, w *work) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.open {
+		q.out(w)
+	}
+	for q.working != w {
+		if !q.open && q.working == nil {
+			q.working = w
+			break
+		}
+		q.wait(func(changed <-chan struct{}) {
+			select {
+			case <-changed:
+			case <-ctx.Done():
+			}
+		})
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
 }
 
 // Open implements service.Windows.
@@ -178,19 +224,14 @@ func (q *quiet) Open() {
 	defer q.mu.Unlock()
 	q.open = true
 	clear(q.did)
-	for q.working != "" {
-		changed := q.changed
-		q.mu.Unlock()
-		var late bool
-		select {
-		case <-changed:
-		case <-t.C:
-			late = true
-		}
-		q.mu.Lock()
-		if late {
-			break
-		}
+	for late := false; q.working != nil && !late; {
+		q.wait(func(changed <-chan struct{}) {
+			select {
+			case <-changed:
+			case <-t.C:
+				late = true
+			}
+		})
 	}
 	q.opened = time.Now()
 	for s := range q.inside {
@@ -201,8 +242,8 @@ func (q *quiet) Open() {
 
 // left counts the expensive work that a window found and did not get rid of. q.mu is held.
 func (q *quiet) left() {
-	if q.timed() && q.working != "" {
-		q.add(q.working, 1, time.Since(q.opened))
+	if q.timed() && q.working != nil {
+		q.add(q.working.what, 1, time.Since(q.opened))
 	}
 }
 
@@ -239,16 +280,13 @@ func (q *quiet) closed(ctx context.Context) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for q.open {
-		changed := q.changed
-		q.mu.Unlock()
-		var err error
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-		q.mu.Lock()
-		if err != nil {
+		q.wait(func(changed <-chan struct{}) {
+			select {
+			case <-changed:
+			case <-ctx.Done():
+			}
+		})
+		if err := ctx.Err(); err != nil {
 			return err
 		}
 	}

@@ -22,7 +22,7 @@ func TestExpensiveCallsWaitForTheWindow(t *testing.T) {
 		q.Open()
 		go func() { time.Sleep(time.Second); q.Close() }()
 		began := time.Now()
-		leave, err := q.enter(t.Context(), "x")
+		_, leave, err := q.enter(t.Context(), "x")
 		if err != nil || time.Since(began) != time.Second {
 			t.Fatalf("let in after %v: %v", time.Since(began), err)
 		}
@@ -35,7 +35,7 @@ func TestLongWindowsAreRefusedWithARetry(t *testing.T) {
 		q := newQuiet()
 		q.Open()
 		began := time.Now()
-		_, err := q.enter(t.Context(), "x")
+		_, _, err := q.enter(t.Context(), "x")
 		if m, ok := errors.AsType[*service.MeasuringError](err); !ok || m.Retry != retryAfter || time.Since(began) != patience {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
@@ -54,10 +54,94 @@ func did(list []matrix.DaemonWork) string {
 	return strings.Join(out, ", ")
 }
 
+// Work that takes longer than the time between two windows leaves while one is open: no window waits for it, and none has it
+// inside.
+func TestLongWorkPausesWhileAWindowIsOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQuiet()
+		ctx, leave, err := q.enter(t.Context(), "InspectArtifact")
+		if err != nil {
+			t.Fatal(err)
+		}
+		read, done, other := 0, make(chan error, 1), make(chan error, 1)
+		go func() {
+			defer leave()
+			for ; read < 1000; read++ {
+				if err := service.Pause(ctx); err != nil {
+					done <- err
+					return
+				}
+				time.Sleep(time.Millisecond)
+			}
+			done <- nil
+		}()
+		for range 5 {
+			time.Sleep(100*time.Millisecond + time.Microsecond)
+			began := time.Now()
+			q.Open()
+			if d := time.Since(began); d > time.Millisecond {
+				t.Errorf("a window waited %v", d)
+			}
+			before := read
+			time.Sleep(time.Minute)
+			inside := read - before
+			if got := did(q.Close()); got != "" || inside != 0 {
+				t.Errorf("did %s, %d chunks", got, inside)
+			}
+		}
+		// Another call takes the time in which it is out, and is waited for.
+		time.Sleep(time.Microsecond)
+		q.Open()
+		go func() {
+			_, leave, err := q.enter(t.Context(), "GetReport")
+			if err == nil {
+				time.Sleep(10 * time.Millisecond)
+				leave()
+			}
+			other <- err
+		}()
+		time.Sleep(time.Second)
+		q.Close()
+		if err := <-done; err != nil || read != 1000 {
+			t.Errorf("%d chunks, %v", read, err)
+		}
+		if err := <-other; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A call that ends while it pauses does not let others in twice.
+func TestAPausedCallEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQuiet()
+		ctx, cancel := context.WithCancel(t.Context())
+		ctx, leave, err := q.enter(ctx, "InspectArtifact")
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Open()
+		cancel()
+		if err := service.Pause(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v", err)
+		}
+		q.Close()
+		_, other, err := q.enter(t.Context(), "GetReport")
+		if err != nil {
+			t.Fatal(err)
+		}
+		leave()
+		if q.working == nil || q.working.what != "GetReport" {
+			t.Error("the call that is in was taken for the one that ended")
+		}
+		other()
+	})
+}
+
 func TestAWindowWaitsForWorkThatHasBegunAndMeasuresTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQuiet()
-		leave, err := q.enter(t.Context(), "AuditRun")
+		_, leave, err := q.enter(t.Context(), "AuditRun")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +154,7 @@ func TestAWindowWaitsForWorkThatHasBegunAndMeasuresTheRest(t *testing.T) {
 		if got := did(q.Close()); got != "" {
 			t.Errorf("did %s", got)
 		}
-		if leave, err = q.enter(t.Context(), "AuditRun"); err != nil {
+		if _, leave, err = q.enter(t.Context(), "AuditRun"); err != nil {
 			t.Fatal(err)
 		}
 		began = time.Now()
@@ -136,7 +220,7 @@ func TestProcessorTimeInsideAWindow(t *testing.T) {
 		}, "ListRuns ×1 4ns"},
 		"an expensive one that waits for the end": {func(t *testing.T, q *quiet) {
 			ctx, over := q.handle(t.Context(), "AuditRun")
-			leave, err := q.enter(ctx, "AuditRun")
+			_, leave, err := q.enter(ctx, "AuditRun")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -186,7 +270,7 @@ func TestOneExpensiveCallAtATime(t *testing.T) {
 		in, most, done := 0, 0, make(chan bool)
 		for range 5 {
 			go func() {
-				leave, err := q.enter(t.Context(), "x")
+				_, leave, err := q.enter(t.Context(), "x")
 				if err != nil {
 					t.Error(err)
 				} else {
@@ -208,7 +292,7 @@ func TestOneExpensiveCallAtATime(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		q.Open()
-		if _, err := q.enter(ctx, "x"); !errors.Is(err, context.Canceled) {
+		if _, _, err := q.enter(ctx, "x"); !errors.Is(err, context.Canceled) {
 			t.Errorf("a caller that left: %v", err)
 		}
 	})

@@ -33,7 +33,7 @@ func (c *Client) try(ctx context.Context, t service.Trial, on func(service.Event
 		case err != nil:
 			return service.TrialResult{}, err
 		case m.Step != nil:
-			on(service.EventOf(m.GetStep(), m.GetTime().AsTime().Local()))
+			on(eventOf(m))
 		}
 	}
 }

@@ -5,8 +5,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -38,7 +40,7 @@ func (s *runServer) PlanRun(ctx context.Context, r *brokerv1.PlanRunRequest) (*b
 	if err != nil {
 		return nil, err
 	}
-	leave, err := s.quiet.enter(ctx, "PlanRun")
+	ctx, leave, err := s.quiet.enter(ctx, "PlanRun")
 	if err != nil {
 		return nil, err
 	}
@@ -131,15 +133,12 @@ func (s *runServer) ResumeRun(ctx context.Context, r *brokerv1.ResumeRunRequest)
 	if err != nil {
 		return nil, err
 	}
-	info, err := s.q.info(ctx, name)
-	if err != nil {
-		return nil, err
-	}
 	again, err := rerunOf(r.GetRerun())
 	if err != nil {
 		return nil, err
 	}
-	return s.q.resume(*info, again, wait)
+	info, err := s.q.info(ctx, name)
+	return s.q.resume(name, info, err, again, wait)
 }
 
 func rerunOf(m *brokerv1.Rerun) (*rerun, error) {
@@ -147,7 +146,7 @@ func rerunOf(m *brokerv1.Rerun) (*rerun, error) {
 		return nil, nil
 	}
 	for _, x := range [][2]string{{"rerun.who", m.GetWho()}, {"rerun.why", m.GetWhy()}} {
-		if x[1] == "" {
+		if strings.TrimSpace(x[1]) == "" {
 			return nil, service.Bad(x[0], "a re-run says who wants it and why")
 		}
 	}
@@ -178,6 +177,14 @@ func (s *runServer) ListRuns(ctx context.Context, r *brokerv1.ListRunsRequest) (
 			return nil, service.Bad("page_size", "give 1 to %d", pageMost)
 		}
 		size = int(min(r.GetPageSize(), pageMost))
+	}
+	if i := slices.Index(r.GetStates(), brokerv1.RunState_RUN_STATE_UNSPECIFIED); i >= 0 {
+		return nil, service.Bad(fmt.Sprintf("states[%d]", i), "no run is in state %v", r.GetStates()[i])
+	}
+	if r.Model != nil {
+		if _, err := service.ResourceID(service.ModelPrefix, r.GetModel()); err != nil {
+			return nil, service.Bad("model", "%v", err)
+		}
 	}
 	list, err := s.q.list(ctx)
 	if err != nil {
@@ -244,7 +251,7 @@ func (s *runServer) report(ctx context.Context, name, what string) (matrix.Repor
 	if err != nil {
 		return matrix.Report{}, err
 	}
-	leave, err := s.quiet.enter(ctx, what)
+	ctx, leave, err := s.quiet.enter(ctx, what)
 	if err != nil {
 		return matrix.Report{}, err
 	}
@@ -305,9 +312,12 @@ func (s *runServer) JudgeRun(ctx context.Context, r *brokerv1.JudgeRunRequest) (
 		return nil, err
 	}
 	if err := service.Judge(rep, requirements[r.GetRequire()]); err != nil {
-		return nil, service.Explained(err, rep.Cells, rep.Plan.Refusals)
+		return nil, service.Explained(err, rep.Plan.Refusals)
 	}
 	out := &brokerv1.JudgeRunResponse{}
+	if rep.Simulated {
+		out.Simulated = new(true)
+	}
 	if r.Margin == nil {
 		return out, nil
 	}
@@ -342,14 +352,14 @@ func (s *runServer) CompareRuns(ctx context.Context, r *brokerv1.CompareRunsRequ
 			return nil, service.Bad(x.field, "%v", err)
 		}
 	}
-	leave, err := s.quiet.enter(ctx, "CompareRuns")
+	ctx, leave, err := s.quiet.enter(ctx, "CompareRuns")
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
 	c, err := s.b.Compare(ctx, names[0], names[1])
 	if err != nil {
-		return nil, err
+		return nil, service.About("second", err)
 	}
 	return service.ToComparison(c)
 }
@@ -362,19 +372,19 @@ func (s *runServer) HoldCells(ctx context.Context, r *brokerv1.HoldCellsRequest)
 	for _, x := range []struct {
 		field string
 		given bool
-	}{{"words", len(r.GetWords()) > 0}, {"who", r.GetWho() != ""}, {"why", r.GetWhy() != ""}} {
+	}{{"words", len(r.GetWords()) > 0}, {"who", strings.TrimSpace(r.GetWho()) != ""}, {"why", strings.TrimSpace(r.GetWhy()) != ""}} {
 		if !x.given {
 			return nil, service.Bad(x.field, "a hold says which cells, who holds and why")
 		}
 	}
-	leave, err := s.quiet.enter(ctx, "HoldCells")
+	ctx, leave, err := s.quiet.enter(ctx, "HoldCells")
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
 	cells, err := s.b.Hold(ctx, name, r.GetWords(), service.Held{Who: r.GetWho(), Why: r.GetWhy(), Release: r.GetRelease()})
 	if err != nil {
-		return nil, err
+		return nil, service.About("words", err)
 	}
 	out, err := toCells(cells)
 	return &brokerv1.HoldCellsResponse{Cells: out}, err
@@ -401,14 +411,14 @@ func (s *runServer) cells(ctx context.Context, name *string, words []string, wha
 			return nil, nil, err
 		}
 	}
-	leave, err := s.quiet.enter(ctx, what)
+	ctx, leave, err := s.quiet.enter(ctx, what)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer leave()
 	cells, err := s.b.Cells(ctx, id, words)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, service.About("words", err)
 	}
 	out, err := toCells(cells)
 	return cells, out, err
@@ -438,7 +448,7 @@ func (s *runServer) AuditRun(ctx context.Context, r *brokerv1.AuditRunRequest) (
 	if err != nil {
 		return nil, err
 	}
-	leave, err := s.quiet.enter(ctx, "AuditRun")
+	ctx, leave, err := s.quiet.enter(ctx, "AuditRun")
 	if err != nil {
 		return nil, err
 	}

@@ -54,7 +54,7 @@ func TestTrialFromCreateToEnd(t *testing.T) {
 	if list, err := s.Runs(t.Context()); err != nil || len(list) != 1 || list[0].Name != "r1" {
 		t.Errorf("a listing of runs has %v, %v", list, err)
 	}
-	if _, err := s.runs.ResumeRun(t.Context(), &brokerv1.ResumeRunRequest{Name: new("runs/t1")}); reason(err) != "NotFound NOT_FOUND" {
+	if _, err := s.runs.ResumeRun(t.Context(), &brokerv1.ResumeRunRequest{Name: new("runs/t1")}); reason(err) != "FailedPrecondition RUN_UNBEGUN" {
 		t.Errorf("resumed: %v", err)
 	}
 	s.stop()
@@ -108,12 +108,17 @@ func TestTrialWaitsForTheBox(t *testing.T) {
 	f := newFake(t)
 	f.busy = true
 	s := serve(t, f, true)
-	if _, err := s.runs.CreateRun(t.Context(), &brokerv1.CreateRunRequest{Trial: trial(), RunId: new("t1"), WaitLimit: durationpb.New(2 * time.Second)}); err != nil {
+	const wait = 200 * time.Millisecond
+	began := time.Now()
+	if _, err := s.runs.CreateRun(t.Context(), &brokerv1.CreateRunRequest{Trial: trial(), RunId: new("t1"), WaitLimit: durationpb.New(wait)}); err != nil {
 		t.Fatal(err)
 	}
 	list := s.events(t, "t1", "")
 	if got := fmt.Sprint(states(list)); got != "[QUEUED PREPARING RUNNING FAILED]" || list[len(list)-1].GetFailure().GetExitCode() != 10 {
 		t.Errorf("states %s, %v", got, list[len(list)-1])
+	}
+	if waited := time.Since(began); waited < wait {
+		t.Errorf("it waited %v of %v", waited, wait)
 	}
 }
 

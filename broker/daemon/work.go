@@ -3,6 +3,8 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -32,26 +34,11 @@ func (q *queue) work(ctx context.Context, status func(string)) {
 	}
 }
 
-// next waits for a run whose turn it is. Runs whose deadline passes meanwhile end.
+// next waits for a run whose turn it is.
 func (q *queue) next(ctx context.Context) *job {
 	for {
 		q.mu.Lock()
-		now := q.now()
-		var first matrix.Opt[time.Time]
-		keep := q.waiting[:0]
-		for _, j := range q.waiting {
-			d, ok := j.Deadline.Get()
-			if ok && !now.Before(d) {
-				q.end(j, j.unbegun(brokerv1.RunState_RUN_STATE_FAILED), failf(service.CauseBusy, "ask again with a longer wait_limit", "%w", errNoTurn))
-				continue
-			}
-			if f, some := first.Get(); ok && (!some || d.Before(f)) {
-				first = matrix.Some(d)
-			}
-			keep = append(keep, j)
-		}
-		clear(q.waiting[len(keep):])
-		q.waiting = keep
+		q.expire()
 		if len(q.waiting) > 0 && ctx.Err() == nil && !q.draining {
 			j := q.waiting[0]
 			q.waiting = q.waiting[1:]
@@ -59,17 +46,58 @@ func (q *queue) next(ctx context.Context) *job {
 			return j
 		}
 		q.mu.Unlock()
-		var due <-chan time.Time
-		if f, ok := first.Get(); ok {
-			t := time.NewTimer(f.Sub(now))
-			defer t.Stop()
-			due = t.C
-		}
 		select {
 		case <-q.wake:
-		case <-due:
 		case <-ctx.Done():
 			return nil
+		}
+	}
+}
+
+// expire ends waiting runs whose deadline has passed, whoever has the box meanwhile, and sees to it that it is called again at
+// the next deadline. q.mu is held.
+func (q *queue) expire() {
+	now := q.now()
+	var first matrix.Opt[time.Time]
+	q.waiting = slices.DeleteFunc(q.waiting, func(j *job) bool {
+		d, ok := j.Deadline.Get()
+		if !ok {
+			return false
+		}
+		if !now.Before(d) {
+			err := q.end(j, j.unbegun(brokerv1.RunState_RUN_STATE_FAILED), failf(service.CauseBusy, "ask again with a longer wait_limit", "%w", errNoTurn))
+			if err == nil {
+				return true
+			}
+			q.log.Error("a run waits beyond its deadline", zap.String("run", j.Name), zap.Error(err))
+			d = now.Add(askAgain)
+		}
+		if f, some := first.Get(); !some || d.Before(f) {
+			first = matrix.Some(d)
+		}
+		return false
+	})
+	q.due.Stop()
+	if d, ok := first.Get(); ok && !q.draining {
+		q.due.Reset(d.Sub(now))
+	}
+}
+
+// insist does what has to be written before anything else may happen, again and again until it is done or ctx ends; what is
+// on disk then is what the next daemon finds.
+func (q *queue) insist(ctx context.Context, j *job, do func() error) bool {
+	for {
+		q.mu.Lock()
+		err := do()
+		q.mu.Unlock()
+		if err == nil {
+			return true
+		}
+		q.log.Error("state not written; it is tried again", zap.String("run", j.Name), zap.Error(err))
+		select {
+		case <-time.After(askAgain):
+		case <-ctx.Done():
+			return false
 		}
 	}
 }
@@ -78,46 +106,57 @@ func (q *queue) next(ctx context.Context) *job {
 func (q *queue) turn(parent context.Context, j *job) {
 	ctx, cancel := context.WithCancel(service.WithWindows(parent, q.quiet))
 	defer cancel()
-	q.mu.Lock()
-	if j.state() != brokerv1.RunState_RUN_STATE_QUEUED { // cancelled between leaving the queue and its turn
-		q.mu.Unlock()
+	begun := false
+	q.insist(parent, j, func() (err error) {
+		if j.state() == brokerv1.RunState_RUN_STATE_QUEUED { // else it was cancelled between leaving the queue and its turn
+			err = q.set(j, brokerv1.RunState_RUN_STATE_PREPARING, nil)
+			begun = err == nil
+		}
+		if begun {
+			j.cancel = cancel
+		}
+		return err
+	})
+	if !begun {
 		return
 	}
-	j.cancel = cancel
-	q.set(j, brokerv1.RunState_RUN_STATE_PREPARING, nil)
-	q.mu.Unlock()
 	q.relist(ctx) // what is listed while windows are open
 	out, err := q.perform(ctx, j)
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	state := j.ended(out, err, ctx.Err() != nil)
-	if parent.Err() != nil && errors.Is(ctx.Err(), context.Canceled) && j.state() != brokerv1.RunState_RUN_STATE_CANCELLING {
-		if j.Drained = state != brokerv1.RunState_RUN_STATE_COMPLETE; j.Drained && out.Run == "" {
-			// Nothing of it is on disk: it waits for the next daemon as it waited for this one.
-			q.set(j, brokerv1.RunState_RUN_STATE_QUEUED, nil)
-			return
+	cancelled := ctx.Err() != nil
+	q.insist(parent, j, func() error {
+		state := j.ended(out, err, cancelled)
+		if parent.Err() != nil && cancelled && !j.Cancelled && state != brokerv1.RunState_RUN_STATE_COMPLETE {
+			j.Drained = true
+			if q.resumes || out.Run == "" {
+				// It is not over: it waits for the next daemon, with what it has on disk.
+				j.cancel = nil
+				return q.set(j, brokerv1.RunState_RUN_STATE_QUEUED, nil)
+			}
 		}
-	}
-	if j.found && !j.reruns() && state == brokerv1.RunState_RUN_STATE_COMPLETE {
-		err = nil // nobody asked to go on with a run that had come to its end
-	}
-	q.listed = nil
-	q.end(j, state, err)
+		why := err
+		if j.found && !j.reruns() && state == brokerv1.RunState_RUN_STATE_COMPLETE {
+			why = nil // nobody asked to go on with a run that had come to its end
+		}
+		q.listed = nil
+		return q.end(j, state, why)
+	})
 }
 
 // perform goes the way of the command line: plan, show, run. Where another broker holds the box it waits.
 func (q *queue) perform(ctx context.Context, j *job) (out service.Outcome, err error) {
 	on := q.listener(j)
 	for {
+		if !j.begins() {
+			if err := q.running(j); err != nil {
+				return out, err
+			}
+		}
 		switch {
 		case j.Trial != nil:
-			q.running(j)
 			err = q.try(ctx, j, on)
 		case j.reruns():
-			q.running(j)
 			out, err = q.b.Rerun(ctx, j.Name, j.Rerun.Words, j.Rerun.By, on)
 		case j.Resume:
-			q.running(j)
 			out, err = q.b.Resume(ctx, j.Name, on)
 		default:
 			out, err = q.begin(ctx, j, on)
@@ -126,12 +165,15 @@ func (q *queue) perform(ctx context.Context, j *job) (out service.Outcome, err e
 		if !ok || e.Cause != service.CauseBusy || out.Run != "" {
 			return out, err
 		}
-		if d, ok := j.Deadline.Get(); ok && !q.now().Add(askAgain).Before(d) {
-			return out, err
+		pause := askAgain
+		if d, ok := j.Deadline.Get(); ok {
+			if pause = min(pause, d.Sub(q.now())); pause <= 0 {
+				return out, err
+			}
 		}
 		on(service.Event{At: q.now(), Kind: "settle", Text: "waiting: " + e.Error()})
 		select {
-		case <-time.After(askAgain):
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return out, err
 		}
@@ -185,21 +227,27 @@ func (q *queue) begin(ctx context.Context, j *job, on func(service.Event)) (serv
 	}
 	q.mu.Lock()
 	j.Profile, j.Box, j.Simulated, j.Planned = planned.Plan.Profile, planned.Plan.Box, plan.GetSimulated(), planned.Plan.Cost.Loads
-	q.publish(j, &brokerv1.WatchRunResponse{Plan: plan}, false)
+	err = j.log.publish(&brokerv1.WatchRunResponse{Plan: plan}, q.now(), false)
 	q.mu.Unlock()
-	if err := planned.Runnable(); err != nil {
-		return service.Outcome{}, service.Explained(err, nil, planned.Plan.Refusals)
+	if err != nil {
+		return service.Outcome{}, fmt.Errorf("the plan cannot be told: %w", err)
 	}
-	q.running(j)
+	if err := planned.Runnable(); err != nil {
+		return service.Outcome{}, service.Explained(err, planned.Plan.Refusals)
+	}
+	if err := q.running(j); err != nil {
+		return service.Outcome{}, err
+	}
 	return q.b.Matrix(ctx, req, on)
 }
 
-func (q *queue) running(j *job) {
+func (q *queue) running(j *job) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if j.state() == brokerv1.RunState_RUN_STATE_PREPARING {
-		q.set(j, brokerv1.RunState_RUN_STATE_RUNNING, nil)
+	if j.state() != brokerv1.RunState_RUN_STATE_PREPARING {
+		return nil
 	}
+	return q.set(j, brokerv1.RunState_RUN_STATE_RUNNING, nil)
 }
 
 // fleeting are the steps that change nothing: a slow watcher may miss them.
@@ -217,7 +265,8 @@ func (q *queue) listener(j *job) func(service.Event) {
 			return
 		}
 		if err := j.log.publish(m, e.At, false); err != nil {
-			q.log.Error("event not written", zap.String("run", j.Name), zap.Error(err))
+			q.log.Error("event not written; it is told as progress", zap.String("run", j.Name), zap.Error(err))
+			j.log.tell(m, e.At)
 		}
 		q.m.step(e)
 		if line := e.Line(); line != "" {

@@ -59,7 +59,11 @@ func (s *Service) aaRequest(q Request) (Request, error) {
 		q.Engines = []string{s.cfg.Subject}
 	}
 	if len(q.Engines) != 1 || len(q.Pairs) > 0 {
-		return q, fail(CauseUsage, "", "an A/A measures one instance against itself: name one with --engines, and no pairs")
+		field := "spec.engines"
+		if len(q.Engines) == 1 {
+			field = "spec.pairs"
+		}
+		return q, About(field, fail(CauseUsage, "", "an A/A measures one instance against itself: name one with --engines, and no pairs"))
 	}
 	q.special = special{purpose: matrix.PurposeAA, superblocks: aaSuperblocks}
 	return q, nil

@@ -47,10 +47,10 @@ func (m Margined) String() string {
 func abRequest(q Request) (Request, error) {
 	ab := q.AB
 	if ab.New == ab.Old {
-		return q, fail(CauseUsage, "", "%s against itself is an A/A: broker aa", ab.New)
+		return q, About("spec.ab.old_build", fail(CauseUsage, "", "%s against itself is an A/A: broker aa", ab.New))
 	}
 	if ab.Margin < 0 || ab.Margin >= 1 || math.IsNaN(ab.Margin) {
-		return q, fail(CauseUsage, "", "a margin is a fraction below 1, like 0.02")
+		return q, About("spec.ab.margin", fail(CauseUsage, "", "a margin is a fraction below 1, like 0.02"))
 	}
 	q.Engines, q.Pairs = []string{ab.New, ab.Old}, nil
 	q.Profile = cmp.Or(q.Profile, "standard")
@@ -104,8 +104,8 @@ func (s *Service) noise(ctx context.Context, model string, instances ...string) 
 		widest := 0.0
 		for _, c := range r.Cells {
 			iv, ok := c.Numbers.Or(matrix.Numbers{}).Interval.Get()
-			if ok && c.Metric.Primary && iv.SE > 0 && (slices.Contains(instances, c.ID.Pair.A) || slices.Contains(instances, c.ID.Pair.B)) {
-				widest = max(widest, iv.SE*math.Sqrt(float64(iv.DF+1)))
+			if ok && c.Metric.Primary && (slices.Contains(instances, c.ID.Pair.A) || slices.Contains(instances, c.ID.Pair.B)) {
+				widest = max(widest, iv.SE.Or(0)*math.Sqrt(float64(iv.DF+1)))
 			}
 		}
 		if widest > 0 {
@@ -134,6 +134,8 @@ type ABCell struct {
 	Hi    matrix.Opt[float64] `json:"ratio_hi,omitzero"`
 	Holds bool                `json:"holds"` // the new build is not worse by more than the margin
 	Why   string              `json:"why"`
+	// Simulated says that no engine was measured on one side or on both.
+	Simulated bool `json:"simulated,omitempty"`
 }
 
 // JudgeMargin is what the caller of a comparison with a margin should fail with: a primary cell that does not hold it.
@@ -143,7 +145,11 @@ func JudgeMargin(cells []ABCell) error {
 	}
 	for _, x := range cells {
 		if !x.Holds {
-			return fail(CauseDiffers, "", "margin: %s: %s", x.Cell, x.Why)
+			stamp := ""
+			if x.Simulated {
+				stamp = string(matrix.Simulated) + ", "
+			}
+			return fail(CauseDiffers, "", "margin: %s%s: %s", stamp, x.Cell, x.Why)
 		}
 	}
 	return nil
@@ -156,7 +162,7 @@ func JudgeAB(r matrix.Report, ab AB) []ABCell {
 		if !c.Metric.Primary || c.ID.Group == "" {
 			continue
 		}
-		x := ABCell{Cell: c.ID, Why: fmt.Sprintf("%s (%s)", c.Verdict, joinCodes(c.Codes()))}
+		x := ABCell{Cell: c.ID, Simulated: c.Simulated, Why: fmt.Sprintf("%s (%s)", c.Verdict, joinCodes(c.Codes()))}
 		if iv, ok := c.Numbers.Or(matrix.Numbers{}).Interval.Get(); ok {
 			lo, hi := iv.Lo, iv.Hi
 			if c.ID.Pair.A != ab.New {

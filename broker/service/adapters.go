@@ -2,10 +2,16 @@ package service
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
+	"enginebroker/engines"
+	"enginebroker/engines/host"
+	"enginebroker/engines/process"
 	"enginebroker/matrix"
 	"enginebroker/matrix/box"
 	"enginebroker/matrix/ledger"
@@ -98,6 +104,29 @@ func (r recorder) LogPath(loadID string) string {
 	// An unwritable run directory is reported by the first record that cannot be written.
 	_ = os.MkdirAll(dir, 0o755)
 	return filepath.Join(dir, loadID+".log")
+}
+
+// survivor is an engine whose plugin may die under it. What became of the server is then looked up by the plugin's own record
+// of it.
+type survivor struct {
+	*host.Instance
+	state string
+}
+
+func (e survivor) Observe(ctx context.Context) (matrix.State, error) {
+	s, err := e.Instance.Observe(ctx)
+	if errors.Is(err, engines.ErrGone) {
+		err = fmt.Errorf("%w: %w", run.ErrPluginGone, err)
+	}
+	return s, err
+}
+
+func (e survivor) Stop(ctx context.Context, limit time.Duration) (matrix.Stopped, error) {
+	s, err := e.Instance.Stop(ctx, limit)
+	if errors.Is(err, engines.ErrGone) {
+		return process.Local{}.Recover(ctx, e.state, limit)
+	}
+	return s, err
 }
 
 func exists(path string) bool {

@@ -12,7 +12,10 @@ import (
 
 // locate fills in where an artifact's files are on this machine and what they really hold. An artifact without local files
 // stays as the catalog has it: a plan can be made of it, a run cannot.
-func (s *Service) locate(ctx context.Context, a *matrix.Artifact) error {
+func (s *Service) locate(ctx context.Context, a *matrix.Artifact) error { return s.read(ctx, a, false) }
+
+// read is locate; rehash takes no hash for granted.
+func (s *Service) read(ctx context.Context, a *matrix.Artifact, rehash bool) error {
 	loc, named, err := s.locator(*a)
 	if err != nil {
 		return &Error{Cause: CauseUsage, Err: err}
@@ -21,7 +24,7 @@ func (s *Service) locate(ctx context.Context, a *matrix.Artifact) error {
 	if err != nil {
 		return err
 	}
-	manifest, report, err := artifact.Open(ctx, loc, artifact.Options{HubDir: artifact.HubDir(s.getenv), Sums: sums})
+	manifest, report, err := artifact.Open(ctx, loc, artifact.Options{HubDir: artifact.HubDir(s.getenv), Sums: sums, Pause: pauseOf(ctx), Rehash: rehash})
 	if r, ok := errors.AsType[*artifact.Refusal](err); ok && !named && r.Code == artifact.NotFound {
 		return nil // only the cache was looked into, and it has no such snapshot
 	}

@@ -6,11 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"enginebroker/matrix"
 	"enginebroker/matrix/ledger"
+	"enginebroker/matrix/regular"
 )
 
 // AuditFinding is one thing that an audit found: evidence that is not what was recorded, or a number that the evidence
@@ -23,12 +26,13 @@ type AuditFinding struct {
 
 // AuditResult is what an audit did and found. No findings mean that every number and verdict follows from the evidence.
 type AuditResult struct {
-	Run      string         `json:"run"`
-	Records  int            `json:"records"`
-	Legs     int            `json:"legs"`
-	Requests int            `json:"requests"`
-	Cells    int            `json:"cells"`
-	Findings []AuditFinding `json:"findings,omitempty"`
+	Run       string         `json:"run"`
+	Simulated bool           `json:"simulated,omitempty"`
+	Records   int            `json:"records"`
+	Legs      int            `json:"legs"`
+	Requests  int            `json:"requests"`
+	Cells     int            `json:"cells"`
+	Findings  []AuditFinding `json:"findings,omitempty"`
 }
 
 // Audit checks every hash of a run, derives every request again from its arrivals and every verdict from the requests, and
@@ -43,7 +47,8 @@ func (s *Service) Audit(ctx context.Context, name string) (AuditResult, error) {
 	}
 	out := AuditResult{Run: filepath.Base(dir)}
 	found, err := ledger.Verify(dir)
-	for _, f := range found {
+	// What a crash left beside the record is in no number, and the chain shows that nothing is missing from it.
+	for _, f := range found.Without(ledger.SetAside, ledger.OrphanLeg) {
 		out.add("evidence", f.Path, "%s", f)
 	}
 	if err != nil {
@@ -54,7 +59,7 @@ func (s *Service) Audit(ctx context.Context, name string) (AuditResult, error) {
 		return out, &Error{Cause: CauseEvidence, Err: err}
 	}
 	defer led.Close()
-	out.Records = led.Len()
+	out.Records, out.Simulated = led.Len(), led.Plan().Simulated()
 	if err := out.requests(ctx, led); err != nil {
 		return out, err
 	}
@@ -79,8 +84,8 @@ func (a *AuditResult) requests(ctx context.Context, led *ledger.Run) error {
 		loads[l.ID] = l
 	}
 	for leg, err := range led.Legs() {
-		if ctx.Err() != nil {
-			return &Error{Cause: CauseInterrupted, Err: ctx.Err()}
+		if err := Pause(ctx); err != nil {
+			return &Error{Cause: CauseInterrupted, Err: err}
 		}
 		if err != nil {
 			a.add("evidence", leg.Dir, "%v", err)
@@ -150,22 +155,71 @@ func (s *Service) auditReport(ctx context.Context, led *ledger.Run, out *AuditRe
 	if len(out.Findings) > 0 {
 		return nil
 	}
-	var b bytes.Buffer
-	if err := Render(&b, r, "json", Look{}); err != nil {
-		return err
-	}
-	if bytes.Equal(written, b.Bytes()) {
-		return nil
-	}
 	if x, y := fmt.Sprint(old.Beside), fmt.Sprint(r.Beside); x != y {
 		out.add("report", "report.json", "rests on runs that are not on record here: %s, found %s", x, y)
 		return nil
 	}
-	out.cells(old.Cells, r.Cells)
-	if len(out.Findings) == 0 {
-		out.add("report", "report.json", "differs from what the evidence gives, outside its cells")
+	out.listing(led, ev)
+	for _, f := range rendered {
+		var b bytes.Buffer
+		if err := Render(&b, r, f[1], Look{}); err != nil {
+			return err
+		}
+		name := "report." + f[0]
+		text, err := led.ReadReport(name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // says nothing that could be wrong
+		case err != nil:
+			out.add("report", name, "%v", err)
+		case bytes.Equal(text, b.Bytes()):
+		case f[1] == "json":
+			before := len(out.Findings)
+			if out.cells(old.Cells, r.Cells); len(out.Findings) == before {
+				out.add("report", name, "differs from what the evidence gives, outside its cells")
+			}
+		default:
+			out.add("report", name, "line %d is not what the evidence gives; broker report --format %s prints what it gives", lineOf(text, b.Bytes()), f[1])
+		}
 	}
 	return nil
+}
+
+// lineOf is the number of the first line in which two texts differ.
+func lineOf(a, b []byte) int {
+	n := 1
+	for i := 0; i < len(a) && i < len(b) && a[i] == b[i]; i++ {
+		if a[i] == '\n' {
+			n++
+		}
+	}
+	return n
+}
+
+const maxSummary = 1 << 20
+
+// listing compares the entry of the listing with the ledger. One that says that the run goes on is older than what came
+// after, and says nothing that could be wrong.
+func (a *AuditResult) listing(led *ledger.Run, ev evidence) {
+	data, err := regular.ReadFile(filepath.Join(led.Dir(), summaryFile), maxSummary)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	var had RunInfo
+	if err == nil {
+		err = json.Unmarshal(data, &had)
+	}
+	if err != nil {
+		a.add("report", summaryFile, "%v", err)
+		return
+	}
+	if had.State == StateRunning {
+		return
+	}
+	is := describeRun(led, ev.state, ev.next)
+	is.Updated, is.Marks = had.Updated, had.Marks
+	if d := differences(had, is); len(d) > 0 {
+		a.add("report", summaryFile, "is not what the ledger gives: %s", strings.Join(d, "; "))
+	}
 }
 
 func (a *AuditResult) cells(reported, derived []matrix.Cell) {
@@ -180,13 +234,32 @@ func (a *AuditResult) cells(reported, derived []matrix.Cell) {
 			continue
 		}
 		delete(byID, c.ID)
-		x, err1 := json.Marshal(c)
-		y, err2 := json.Marshal(d)
-		if err := errors.Join(err1, err2); err != nil || !bytes.Equal(x, y) {
-			a.add("report", c.ID.String(), "is reported as %s, the evidence gives %s", x, y)
+		if text := cellDiffers(c, d); text != "" {
+			a.add("report", c.ID.String(), "is reported as another than the evidence gives: %s", text)
 		}
 	}
 	for id := range byID {
 		a.add("report", id.String(), "the evidence gives this cell, the report lacks it")
 	}
+}
+
+// cellDiffers says where a cell as it is reported, first, differs from the one that the evidence gives. Numbers are shown
+// only where the evidence allows them: those of a report that was edited are in no output.
+func cellDiffers(reported, derived matrix.Cell) string {
+	x, _ := reported.Numbers.Get()
+	y, shown := derived.Numbers.Get()
+	had := reported.Numbers.Present()
+	reported.Numbers, derived.Numbers = matrix.Opt[matrix.Numbers]{}, matrix.Opt[matrix.Numbers]{}
+	out := differences(reported, derived)
+	switch {
+	case had && !shown:
+		out = append(out, "it has numbers, and none of this cell may be shown")
+	case !had && shown:
+		out = append(out, "it has no numbers")
+	case shown && y.ShowRatio:
+		out = append(out, differences(x, y)...)
+	case shown && len(differences(x, y)) > 0:
+		out = append(out, "its numbers are others")
+	}
+	return strings.Join(out, "; ")
 }

@@ -2,11 +2,10 @@ package service
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
-	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -31,6 +30,7 @@ type Calibration struct {
 
 // Calibrated is one level of concurrency: what the client reports beside what the server does.
 type Calibrated struct {
+	Mark        matrix.Reason     `json:"mark"` // SIMULATED
 	Concurrency int               `json:"concurrency"`
 	Requests    int               `json:"requests"`
 	OK          int               `json:"ok"`
@@ -70,11 +70,55 @@ const (
 	calibrationFloor = 0.2
 )
 
+// Bounds of a calibration [own]. A level is kept in memory whole, some 400 bytes for a token and 8 KiB for a request, so that
+// its tokens are bounded together as well.
+const (
+	calibrationTokens   = 1 << 16
+	calibrationRequests = 1 << 16
+	calibrationStreams  = 4096
+	calibrationLevel    = 1 << 20 // tokens of all requests of a level
+	calibrationWait     = time.Hour
+)
+
+// check names the first thing that cannot be measured by its flag.
+func (q Calibration) check() error {
+	bad := func(format string, args ...any) error { return fail(CauseUsage, "", format, args...) }
+	switch {
+	case q.TTFT < 0 || q.TTFT > calibrationWait:
+		return bad("--ttft: %v is not in 0..%v", q.TTFT, calibrationWait)
+	case q.ITL < 0 || q.ITL > calibrationWait:
+		return bad("--itl: %v is not in 0..%v", q.ITL, calibrationWait)
+	case q.Tokens < 2 || q.Tokens > calibrationTokens:
+		return bad("--tokens: %d is not in 2..%d", q.Tokens, calibrationTokens)
+	case q.Requests < 0 || q.Requests > calibrationRequests:
+		return bad("--requests: %d is not in 0..%d", q.Requests, calibrationRequests)
+	case len(q.Concurrency) == 0:
+		return bad("--concurrency: name at least one level")
+	case q.URL == "" && (q.Model != "" || q.Prompt != ""):
+		return bad("--served-model and --prompt are for a mock of yours: name it with --url, or leave them out")
+	}
+	for _, c := range q.Concurrency {
+		if c < 1 || c > calibrationStreams {
+			return bad("--concurrency: %d is not in 1..%d", c, calibrationStreams)
+		}
+		if n := q.requests(c); n*q.Tokens > calibrationLevel {
+			return bad("--tokens: %d requests of %d tokens at concurrency %d are more than the %d tokens that a level may have; lower --tokens, --requests or --concurrency", n, q.Tokens, c, calibrationLevel)
+		}
+	}
+	if u, err := url.Parse(q.URL); q.URL != "" && (err != nil || u.Scheme != "http" || u.Hostname() == "") {
+		return bad("--url: %q is not http://HOST:PORT", q.URL)
+	}
+	return nil
+}
+
+// requests is how many a level of c streams has.
+func (q Calibration) requests(c int) int { return max(q.Requests, 8, 2*c) }
+
 // Calibrate measures the server at every level. each sees a level when it is done. A level at which requests fail has a
 // problem and no rows: the client reports no number of an incomplete set.
 func (s *Service) Calibrate(ctx context.Context, q Calibration, each func(Calibrated)) error {
-	if q.Tokens < 2 || q.TTFT < 0 || q.ITL < 0 || len(q.Concurrency) == 0 {
-		return fail(CauseUsage, "", "a calibration needs times of zero or more, at least 2 tokens and a concurrency")
+	if err := q.check(); err != nil {
+		return err
 	}
 	d, done, err := s.calibrationServer(ctx, q)
 	if err != nil {
@@ -83,6 +127,9 @@ func (s *Service) Calibrate(ctx context.Context, q Calibration, each func(Calibr
 	defer done()
 	for _, c := range q.Concurrency {
 		level, err := calibrate(ctx, d, q, c)
+		if q.URL != "" && errors.Is(err, stopwatch.ErrNoConnection) && ctx.Err() == nil {
+			return fail(CauseUsage, "", "--url: %w", err)
+		}
 		if err != nil {
 			return interrupted(ctx, err, "")
 		}
@@ -114,32 +161,21 @@ func (s *Service) calibrationServer(ctx context.Context, q Calibration) (matrix.
 func firstModel(ctx context.Context, base string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(base, "/")+"/v1/models", nil)
+	client := openai.New(base, nil)
+	defer client.Close()
+	list, err := client.Models(ctx)
 	if err != nil {
 		return "", err
 	}
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	var list struct {
-		Data []struct {
-			ID string `json:"id"`
-		} `json:"data"`
-	}
-	if err := json.NewDecoder(http.MaxBytesReader(nil, resp.Body, 1<<20)).Decode(&list); err != nil {
-		return "", fmt.Errorf("GET /v1/models: %w", err)
-	}
-	if len(list.Data) == 0 || list.Data[0].ID == "" {
+	if len(list) == 0 || list[0].ID == "" {
 		return "", errors.New("GET /v1/models lists no model")
 	}
-	return list.Data[0].ID, nil
+	return list[0].ID, nil
 }
 
 // calibrate measures one level: a warm-up pass of one request a stream, then the timed one.
 func calibrate(ctx context.Context, d matrix.Dialect, q Calibration, c int) (Calibrated, error) {
-	n := max(q.Requests, 8, 2*c)
+	n := q.requests(c)
 	longest := q.TTFT + time.Duration(q.Tokens)*q.ITL
 	p := matrix.Point{ID: fmt.Sprintf("c%d", c), Endpoint: "completions", OutputTokens: q.Tokens, IgnoreEOS: true, Concurrency: c, Requests: n,
 		IdleLimit: 30*time.Second + q.TTFT + q.ITL, TotalLimit: time.Minute + 4*longest}
@@ -177,7 +213,7 @@ func calibrationPrompts(text string, n int) []stopwatch.Prompt {
 
 // calibrated compares what broker/1 makes of a pass with what is true.
 func calibrated(rep matrix.Repetition, q Calibration, c int) (Calibrated, error) {
-	out := Calibrated{Concurrency: c, Requests: rep.Planned, Client: rep.Client}
+	out := Calibrated{Mark: matrix.Simulated, Concurrency: c, Requests: rep.Planned, Client: rep.Client}
 	for _, r := range rep.Requests {
 		if r.Outcome == matrix.OutcomeOK {
 			out.OK++
@@ -219,9 +255,10 @@ func calibrated(rep matrix.Repetition, q Calibration, c int) (Calibrated, error)
 
 // Truth is what this client says where six others were asked (harnesses.md §3.7).
 type Truth struct {
-	Times  Calibrated `json:"times"` // 64 requests at 16 streams, TTFT 50 ms, ITL 20 ms, 32 tokens
-	OK     int        `json:"ok"`    // of 32 requests at 4 streams of which every fourth carries an error, then [DONE]
-	Failed int        `json:"failed"`
+	Mark   matrix.Reason `json:"mark"`  // SIMULATED
+	Times  Calibrated    `json:"times"` // 64 requests at 16 streams, TTFT 50 ms, ITL 20 ms, 32 tokens
+	OK     int           `json:"ok"`    // of 32 requests at 4 streams of which every fourth carries an error, then [DONE]
+	Failed int           `json:"failed"`
 }
 
 // Pass reports whether the times are within the bounds of the client's charter (mean TTFT 0.5 ms, p99 2 ms, TPOT 0.1 %) and
@@ -247,7 +284,7 @@ func (s *Service) Truth(ctx context.Context) (Truth, error) {
 	}
 	q.Requests = 32
 	counted, err := s.truth(ctx, q, 4, "--fail_every", "4", "--fail_kind", "error_then_done")
-	return Truth{Times: times, OK: counted.OK, Failed: counted.Failed}, err
+	return Truth{Mark: matrix.Simulated, Times: times, OK: counted.OK, Failed: counted.Failed}, err
 }
 
 func (s *Service) truth(ctx context.Context, q Calibration, c int, faults ...string) (Calibrated, error) {

@@ -1,6 +1,10 @@
 package service
 
 import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -57,5 +61,48 @@ func TestCalibrationRule(t *testing.T) {
 	}
 	if got, err := calibrated(matrix.Repetition{Planned: 3, Requests: []matrix.Request{answered(0, q.TTFT, q.ITL, 8)}}, q, 1); err != nil || got.Pass() || got.Problem == "" {
 		t.Errorf("two of three were never sent: %+v %v", got, err)
+	}
+}
+
+// What cannot be measured is refused by its flag, before a server is started or a byte is set aside.
+func TestCalibrationBounds(t *testing.T) {
+	const huge = 1 << 62
+	for _, c := range []struct {
+		change func(*Calibration)
+		want   string
+	}{
+		{func(*Calibration) {}, ""},
+		{func(q *Calibration) { q.Tokens = 1 }, "--tokens: 1 is not in"},
+		{func(q *Calibration) { q.Tokens = huge }, "--tokens: 4611686018427387904 is not in"},
+		{func(q *Calibration) { q.Requests = huge }, "--requests: "},
+		{func(q *Calibration) { q.Requests = -1 }, "--requests: -1"},
+		{func(q *Calibration) { q.Concurrency = nil }, "--concurrency: name"},
+		{func(q *Calibration) { q.Concurrency = []int{1, huge} }, "--concurrency: 4611686018427387904"},
+		{func(q *Calibration) { q.Concurrency = []int{0} }, "--concurrency: 0"},
+		{func(q *Calibration) { q.Tokens, q.Requests = 65536, 65536 }, "65536 requests of 65536 tokens"},
+		{func(q *Calibration) { q.TTFT = huge }, "--ttft: "},
+		{func(q *Calibration) { q.ITL = -1 }, "--itl: "},
+		{func(q *Calibration) { q.Model = "m" }, "--served-model"},
+		{func(q *Calibration) { q.URL = "https://h" }, "--url: "},
+		{func(q *Calibration) { q.URL = "127.0.0.1:80" }, "--url: "},
+	} {
+		q := Calibration{TTFT: time.Second, ITL: time.Millisecond, Tokens: 32, Concurrency: []int{1, 64}}
+		c.change(&q)
+		err := q.check()
+		e, is := errors.AsType[*Error](err)
+		if c.want == "" && err != nil || c.want != "" && (!is || e.Cause != CauseUsage || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%+v: %v, want %q", q, err, c.want)
+		}
+	}
+}
+
+// A mock is asked itself: what it points to elsewhere is not what is measured.
+func TestCalibrationFollowsNobody(t *testing.T) {
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"data":[{"id":"elsewhere"}]}`)) }))
+	defer other.Close()
+	mock := httptest.NewServer(http.RedirectHandler(other.URL+"/v1/models", http.StatusFound))
+	defer mock.Close()
+	if name, err := firstModel(t.Context(), mock.URL); err == nil {
+		t.Errorf("the model is %s", name)
 	}
 }

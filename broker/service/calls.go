@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"fmt"
 	"io"
 )
 
@@ -12,9 +13,14 @@ func (s *Service) ListModels(context.Context) ([]CatalogModel, error) { return s
 
 // ExplainCells writes why the cells of a run that Cells finds have their verdict.
 func (s *Service) ExplainCells(ctx context.Context, w io.Writer, run string, words []string, look Look) error {
-	cells, err := s.Cells(ctx, run, words)
+	cells, torn, err := s.cells(ctx, run, words)
 	if err != nil {
 		return err
+	}
+	if torn != "" {
+		if _, err := fmt.Fprintln(w, torn); err != nil {
+			return err
+		}
 	}
 	for _, c := range cells {
 		if err := Explain(w, c, look); err != nil {

@@ -46,7 +46,7 @@ func (s *Service) Carried(ctx context.Context, pin string) ([]Carried, error) {
 }
 
 func (s *Service) carriedBy(r RunInfo, pin string) ([]Carried, error) {
-	if r.External || r.State == "unreadable" {
+	if r.External || r.State == stateUnreadable {
 		return nil, nil
 	}
 	dir := filepath.Join(s.runs, r.Name)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"enginebroker/engines/pins"
 	"enginebroker/matrix"
 	"enginebroker/matrix/external"
+	"enginebroker/matrix/regular"
 	"enginebroker/matrix/verdict"
 )
 
@@ -59,7 +59,7 @@ func (s *Service) AddClaim(_ context.Context, c Claim) (Claim, error) {
 // ImportClaim keeps the figures of a result file that somebody published. What the tool is known to count wrongly is
 // unverified, and so is what its file does not say.
 func (s *Service) ImportClaim(ctx context.Context, c Claim, path string) (Claim, error) {
-	f, err := os.Open(path)
+	f, err := regular.Open(path)
 	if err != nil {
 		return c, &Error{Cause: CauseUsage, Err: err}
 	}

@@ -12,7 +12,6 @@ import (
 	"enginebroker/engines/fingerprint"
 	"enginebroker/matrix"
 	"enginebroker/matrix/gates"
-	"enginebroker/matrix/ledger"
 	"enginebroker/matrix/stats"
 	"enginebroker/matrix/verdict"
 )
@@ -57,6 +56,7 @@ type heard struct {
 	plan  matrix.Plan
 	ev    evidence
 	cells []verdict.CellSession
+	torn  string // what is said of a torn last line
 }
 
 // Compare sets the primary cells of two runs side by side.
@@ -69,6 +69,9 @@ func (s *Service) Compare(ctx context.Context, first, second string) (Comparison
 			return out, err
 		}
 		out.Runs[i] = h[i].name
+		if h[i].torn != "" {
+			out.Notes = append(out.Notes, h[i].torn)
+		}
 	}
 	if h[0].name == h[1].name {
 		return out, fail(CauseUsage, "", "run %s beside itself shows nothing", h[0].name)
@@ -115,14 +118,12 @@ func (s *Service) hear(ctx context.Context, name string) (heard, error) {
 	if _, ok, err := s.imported(dir); ok || err != nil {
 		return h, cmp.Or(err, error(fail(CauseNotComparable, "", "run %s holds imported results, which stand in no ratio", name)))
 	}
-	led, found, err := ledger.Read(dir)
+	led, torn, err := s.verified(dir)
 	if err != nil {
-		return h, &Error{Cause: CauseEvidence, Err: err}
+		return h, err
 	}
 	defer led.Close()
-	if err := found.Without(ledger.TornLine, ledger.SetAside, ledger.OrphanLeg).Err(); err != nil {
-		return h, &Error{Cause: CauseEvidence, Err: err, Fix: "broker audit " + name + " lists every finding"}
-	}
+	h.torn = torn
 	h.plan = led.Plan()
 	if h.ev, err = s.evidence(ctx, led); err != nil {
 		return h, err
@@ -289,8 +290,8 @@ func plain(v any) any {
 	return out
 }
 
-// JudgeComparison is what the caller of a comparison should fail with: runs that are not comparable, or a cell that did not
-// come back.
+// JudgeComparison is what the caller of a comparison should fail with: runs that are not comparable, or the worst cell of
+// which nothing can be said, or that did not come back.
 func JudgeComparison(c Comparison) error {
 	if len(c.Reasons) > 0 {
 		var codes []matrix.Reason
@@ -302,12 +303,17 @@ func JudgeComparison(c Comparison) error {
 	if len(c.Cells) == 0 {
 		return fail(CauseNotComparable, "", "runs %s and %s have no cell in common", c.Runs[0], c.Runs[1])
 	}
+	worst := matrix.Established
+	var at string
 	for _, x := range c.Cells {
 		for _, r := range x.Reasons {
-			if v, err := r.Code.Verdict(); err == nil && v == matrix.NotReproduced {
-				return fail(CauseWithheld, "", "%s is not reproduced (%s)", x.Cell, r.Code)
+			if v, err := r.Code.Verdict(); err == nil && v > worst {
+				worst, at = v, fmt.Sprintf("%s is %s (%s)", x.Cell, v, strings.TrimSuffix(string(r.Code)+": "+r.Detail, ": "))
 			}
 		}
+	}
+	if cause, fails := verdictCause(worst); fails {
+		return fail(cause, "", "%s", at)
 	}
 	return nil
 }

@@ -287,7 +287,7 @@ func InspectionOf(m *brokerv1.InspectArtifactResponse) (Inspection, error) {
 
 // ToAudit is the message of an audit.
 func ToAudit(a AuditResult) *brokerv1.AuditRunResponse {
-	return &brokerv1.AuditRunResponse{Run: text(RunPrefix + a.Run), Records: count(a.Records), Legs: count(a.Legs), Requests: count(a.Requests), Cells: count(a.Cells),
+	return &brokerv1.AuditRunResponse{Run: text(RunPrefix + a.Run), Simulated: flag(a.Simulated), Records: count(a.Records), Legs: count(a.Legs), Requests: count(a.Requests), Cells: count(a.Cells),
 		Findings: each(a.Findings, func(f AuditFinding) *brokerv1.AuditFinding {
 			return &brokerv1.AuditFinding{Kind: text(f.Kind), Where: text(f.Where), Detail: text(f.Detail)}
 		})}
@@ -295,7 +295,7 @@ func ToAudit(a AuditResult) *brokerv1.AuditRunResponse {
 
 // AuditOf is the audit of a message.
 func AuditOf(m *brokerv1.AuditRunResponse) AuditResult {
-	return AuditResult{Run: strings.TrimPrefix(m.GetRun(), RunPrefix), Records: int(m.GetRecords()), Legs: int(m.GetLegs()), Requests: int(m.GetRequests()), Cells: int(m.GetCells()),
+	return AuditResult{Run: strings.TrimPrefix(m.GetRun(), RunPrefix), Simulated: m.GetSimulated(), Records: int(m.GetRecords()), Legs: int(m.GetLegs()), Requests: int(m.GetRequests()), Cells: int(m.GetCells()),
 		Findings: each(m.GetFindings(), func(f *brokerv1.AuditFinding) AuditFinding {
 			return AuditFinding{Kind: f.GetKind(), Where: f.GetWhere(), Detail: f.GetDetail()}
 		})}

@@ -45,13 +45,17 @@ func toShift(m Moved) *brokerv1.Shift {
 
 // ToDiff is the message of what differs between two arms.
 func ToDiff(d Diff) *brokerv1.ArmDiff {
-	return &brokerv1.ArmDiff{A: text(d.A.Name), AWhere: text(d.A.Where), B: text(d.B.Name), BWhere: text(d.B.Where), Distinct: new(d.TwoArms.Differ), Says: text(d.TwoArms.Says),
+	out := &brokerv1.ArmDiff{A: text(d.A.Name), AWhere: text(d.A.Where), B: text(d.B.Name), BWhere: text(d.B.Where), ASimulated: flag(d.A.Simulated), BSimulated: flag(d.B.Simulated), Says: text(d.TwoArms.Says),
 		Differs: each(d.Differs, toDifference), Unknown: each(d.Unknown, toDifference)}
+	if !d.TwoArms.Unknown {
+		out.Distinct = new(d.TwoArms.Differ)
+	}
+	return out
 }
 
 // DiffOf is what differs between two arms, of its message.
 func DiffOf(m *brokerv1.ArmDiff) (Diff, error) {
-	d := Diff{A: DiffSide{Name: m.GetA(), Where: m.GetAWhere()}, B: DiffSide{Name: m.GetB(), Where: m.GetBWhere()}, TwoArms: fingerprint.TwoArms{Differ: m.GetDistinct(), Says: m.GetSays()},
+	d := Diff{A: DiffSide{Name: m.GetA(), Where: m.GetAWhere(), Simulated: m.GetASimulated()}, B: DiffSide{Name: m.GetB(), Where: m.GetBWhere(), Simulated: m.GetBSimulated()}, TwoArms: fingerprint.TwoArms{Differ: m.GetDistinct(), Unknown: m.Distinct == nil, Says: m.GetSays()},
 		Differs: each(m.GetDiffers(), differenceOf), Unknown: each(m.GetUnknown(), differenceOf)}
 	for i := range d.Unknown {
 		d.Unknown[i].NotRecorded = true
@@ -100,5 +104,5 @@ func CellOf(m *brokerv1.Cell) (matrix.Cell, error) {
 
 // ToMarginCell is the message of what a cell says of a margin.
 func ToMarginCell(x ABCell) *brokerv1.MarginCell {
-	return &brokerv1.MarginCell{Cell: text(x.Cell.String()), RatioLo: numberOf(x.Lo), RatioHi: numberOf(x.Hi), Holds: new(x.Holds), Why: text(x.Why)}
+	return &brokerv1.MarginCell{Cell: text(x.Cell.String()), RatioLo: numberOf(x.Lo), RatioHi: numberOf(x.Hi), Holds: new(x.Holds), Why: text(x.Why), Simulated: flag(x.Simulated)}
 }

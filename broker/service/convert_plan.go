@@ -56,11 +56,17 @@ func (x *ids) experiment(m *brokerv1.RunSpec) (e Experiment) {
 		e.AA = true
 	case *brokerv1.RunSpec_Reload:
 		e.Reload = &Reload{Instance: x.id("spec.reload.engine", EnginePrefix, k.Reload.GetEngine()), Loads: int(k.Reload.GetLoads())}
+		if k.Reload != nil && k.Reload.Loads != nil && e.Reload.Loads == 0 { // given, and not left out
+			x.refuse("spec.reload.loads", fmt.Sprintf("0 loads decide nothing: at least %d", MinReloads))
+		}
 		if k.Reload.GetWith() != "" {
 			e.Reload.With = x.id("spec.reload.with", EnginePrefix, k.Reload.GetWith())
 		}
 	case *brokerv1.RunSpec_Ab:
 		e.AB = &AB{New: x.id("spec.ab.new_build", EnginePrefix, k.Ab.GetNewBuild()), Old: x.id("spec.ab.old_build", EnginePrefix, k.Ab.GetOldBuild()), Margin: k.Ab.GetMargin(), SameBuild: k.Ab.GetSameBuild()}
+		if k.Ab != nil && k.Ab.Margin != nil && k.Ab.GetMargin() == 0 {
+			x.refuse("spec.ab.margin", "a margin is a fraction between 0 and 1, like 0.02")
+		}
 	}
 	return e
 }
@@ -85,7 +91,7 @@ func SpecOf(m *brokerv1.RunSpec) (Request, error) {
 			x.refuse("spec.budget", "give a length of time of more than 0")
 		}
 	}
-	return q, x.bad.err()
+	return q, x.bad.Err()
 }
 
 // ToPlan is the message of a plan.
@@ -108,13 +114,7 @@ func ToPlan(p Planned) (*brokerv1.Plan, error) {
 	if m := p.Margin; m != nil {
 		out.Margin = &brokerv1.MarginCost{Margin: &m.Margin, BlockSd: number(m.SD), Basis: text(m.Basis), Blocks: count(m.Blocks), Loads: count(m.Loads), Fits: new(m.Fits)}
 	}
-	for _, g := range x.Groups {
-		for _, a := range g.Arms {
-			if a.Simulated {
-				out.Simulated = new(true)
-			}
-		}
-	}
+	out.Simulated = flag(x.Simulated())
 	for label, lines := range p.Missing {
 		if out.Missing == nil {
 			out.Missing = map[string]*brokerv1.Lines{}
@@ -143,7 +143,13 @@ func PlannedOf(m *brokerv1.Plan) (Planned, error) {
 }
 
 func toPoint(p matrix.Point) *brokerv1.Point {
-	return &brokerv1.Point{Id: text(p.ID), Workload: text(p.Workload), Endpoint: text(p.Endpoint), PromptTokens: count(p.PromptTokens), OutputTokens: count(p.OutputTokens), Concurrency: count(p.Concurrency), Requests: count(p.Requests)}
+	out := &brokerv1.Point{Id: text(p.ID), Workload: text(p.Workload), Endpoint: text(p.Endpoint), PromptTokens: count(p.PromptTokens), OutputTokens: count(p.OutputTokens), Requests: count(p.Requests)}
+	if p.Rate.IsZero() {
+		out.Concurrency = count(p.Concurrency)
+	} else {
+		out.RatePerMinute, out.Arrivals = count(p.Rate.PerMinute), text(p.Rate.Process)
+	}
+	return out
 }
 
 func toGroup(g matrix.Group) *brokerv1.Group {

@@ -92,18 +92,21 @@ func toCellReason(r matrix.CellReason) *brokerv1.CellReason {
 }
 
 func toNumbers(n matrix.Numbers) *brokerv1.Numbers {
-	out := &brokerv1.Numbers{ShowRatio: new(n.ShowRatio), Arms: each(n.Arms, toSummary), Reversed: count(n.Reversed), Margin: number(n.Margin),
+	out := &brokerv1.Numbers{ShowRatio: new(n.ShowRatio), Arms: each(n.Arms, toSummary), Margin: number(n.Margin),
 		AaHalfWidth: numberOf(n.AAHalfWidth), QDir: numberOf(n.QDir), QEq: numberOf(n.QEq), CannotShowEquivalence: flag(n.NoEquivalent)}
 	if n.Detected != "" {
 		out.Detected = enumOf(directions, n.Detected)
+	}
+	if r, ok := n.Reversed.Get(); ok {
+		out.Reversed = count(r)
 	}
 	for _, g := range n.Grids {
 		out.Grids = append(out.Grids, &brokerv1.GridArms{Arms: each(g, toSummary)})
 	}
 	if i, ok := n.Interval.Get(); ok {
-		m := &brokerv1.Interval{Lo: number(i.Lo), Hi: number(i.Hi), Se: number(i.SE), Df: count(i.DF), Kappa: number(i.Kappa), RatioLo: number(i.RatioLo), RatioHi: number(i.RatioHi), Kind: text(i.Kind)}
+		m := &brokerv1.Interval{Lo: number(i.Lo), Hi: number(i.Hi), Df: count(i.DF), Kappa: number(i.Kappa), RatioLo: number(i.RatioLo), RatioHi: number(i.RatioHi), Kind: text(i.Kind)}
 		if n.ShowRatio {
-			m.Theta, m.Ratio, m.MedianRatio, m.MinRatio, m.MaxRatio = number(i.Theta), number(i.Ratio), number(i.Median), number(i.Min), number(i.Max)
+			m.Theta, m.Se, m.Ratio, m.MedianRatio, m.MinRatio, m.MaxRatio = numberOf(i.Theta), numberOf(i.SE), numberOf(i.Ratio), numberOf(i.Median), numberOf(i.Min), numberOf(i.Max)
 		}
 		out.Interval = m
 	}

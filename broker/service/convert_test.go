@@ -134,7 +134,7 @@ func TestNothingIsLostOnTheWay(t *testing.T) {
 		}
 		same(t, q, asked)
 	}
-	pin := PinRequest{Label: "a", Model: "m", Quant: "q"}
+	pin := PinRequest{Label: "a", Model: "m", Quant: "q", Rehash: true}
 	act := PinAct{Pin: "ref", Start: pin, Act: Act{By: "ana", Why: "first"}}
 	for _, x := range []Trial{{Preflight: &PreflightRequest{Engines: []string{"a", "b"}, Model: "m", Quant: "q"}}, {Gate: &GateRequest{Engines: []string{"a"}, Model: "m", Quant: "q", Prompts: 2, Accept: true}},
 		{CheckPin: &pin}, {RecordPin: &act}, {Advance: &act}} {
@@ -175,10 +175,13 @@ func TestNothingIsLostOnTheWay(t *testing.T) {
 	for i := range diff.Differs {
 		diff.Differs[i].NotRecorded = false
 	}
-	if back, err := DiffOf(ToDiff(diff)); err != nil {
-		t.Error(err)
-	} else {
-		same(t, diff, back)
+	for _, known := range []bool{true, false} {
+		diff.TwoArms.Differ, diff.TwoArms.Unknown = known, !known
+		if back, err := DiffOf(ToDiff(diff)); err != nil {
+			t.Error(err)
+		} else {
+			same(t, diff, back)
+		}
 	}
 	beside := filled[Comparison]()
 	compared, err := ToComparison(beside)
@@ -259,7 +262,7 @@ func TestACellThatMayNotShowANumberHasNone(t *testing.T) {
 	}
 	// NaN and infinity are no numbers.
 	n.ShowRatio = true
-	n.Interval = matrix.Some(matrix.Interval{Ratio: math.NaN(), Theta: math.Inf(1), Lo: 0})
+	n.Interval = matrix.Some(matrix.Interval{Ratio: matrix.Some(math.NaN()), Theta: matrix.Some(math.Inf(1)), Lo: 0})
 	n.QDir = matrix.Some(math.NaN())
 	c.Numbers = matrix.Some(n)
 	if m, err = ToCell(c); err != nil {

@@ -52,7 +52,7 @@ func prefixed(prefix string, names []string) []string {
 // ToTrial is the message of a trial.
 func ToTrial(t Trial) *brokerv1.TrialSpec {
 	start := func(q PinRequest) *brokerv1.PinnedStart {
-		return &brokerv1.PinnedStart{Engine: text(EnginePrefix + q.Label), Model: text(ModelPrefix + q.Model), Quant: text(q.Quant)}
+		return &brokerv1.PinnedStart{Engine: text(EnginePrefix + q.Label), Model: text(ModelPrefix + q.Model), Quant: text(q.Quant), Rehash: flag(q.Rehash)}
 	}
 	act := func(a PinAct) *brokerv1.PinAct {
 		return &brokerv1.PinAct{Pin: text(PinPrefix + a.Pin), Start: start(a.Start), Who: text(a.Act.By), Why: text(a.Act.Why)}
@@ -72,8 +72,10 @@ func ToTrial(t Trial) *brokerv1.TrialSpec {
 		return &brokerv1.TrialSpec{Kind: &brokerv1.TrialSpec_CheckPin{CheckPin: start(*t.CheckPin)}}
 	case t.RecordPin != nil:
 		return &brokerv1.TrialSpec{Kind: &brokerv1.TrialSpec_RecordPin{RecordPin: act(*t.RecordPin)}}
+	case t.Advance != nil:
+		return &brokerv1.TrialSpec{Kind: &brokerv1.TrialSpec_AdvancePin{AdvancePin: act(*t.Advance)}}
 	}
-	return &brokerv1.TrialSpec{Kind: &brokerv1.TrialSpec_AdvancePin{AdvancePin: act(*t.Advance)}}
+	return &brokerv1.TrialSpec{}
 }
 
 // TrialOf is the trial of a message. Every field that cannot be used is in its error. When an act happens is for the service
@@ -82,7 +84,7 @@ func TrialOf(m *brokerv1.TrialSpec) (Trial, error) {
 	var t Trial
 	var x ids
 	start := func(at string, s *brokerv1.PinnedStart) PinRequest {
-		return PinRequest{Label: x.id(at+".engine", EnginePrefix, s.GetEngine()), Model: x.id(at+".model", ModelPrefix, s.GetModel()), Quant: s.GetQuant()}
+		return PinRequest{Label: x.id(at+".engine", EnginePrefix, s.GetEngine()), Model: x.id(at+".model", ModelPrefix, s.GetModel()), Quant: s.GetQuant(), Rehash: s.GetRehash()}
 	}
 	act := func(at string, a *brokerv1.PinAct) *PinAct {
 		out := &PinAct{Pin: x.id(at+".pin", PinPrefix, a.GetPin()), Start: start(at+".start", a.GetStart()), Act: Act{By: a.GetWho(), Why: a.GetWhy()}}
@@ -101,6 +103,9 @@ func TrialOf(m *brokerv1.TrialSpec) (Trial, error) {
 	case *brokerv1.TrialSpec_Gate:
 		s := k.Gate
 		t.Gate = &GateRequest{Engines: x.engines("trial.gate.engines", s.GetEngines()), Model: x.id("trial.gate.model", ModelPrefix, s.GetModel()), Quant: s.GetQuant(), Prompts: int(s.GetPrompts()), Accept: s.GetAccept()}
+		if s != nil && s.Prompts != nil && s.GetPrompts() == 0 {
+			x.refuse("trial.gate.prompts", fmt.Sprintf("0 prompts show nothing: give 1 to %d", len(gatePrompts)))
+		}
 	case *brokerv1.TrialSpec_CheckPin:
 		q := start("trial.check_pin", k.CheckPin)
 		t.CheckPin = &q
@@ -111,7 +116,7 @@ func TrialOf(m *brokerv1.TrialSpec) (Trial, error) {
 	default:
 		x.refuse("trial", "give one of preflight, gate, check_pin, record_pin and advance_pin")
 	}
-	return t, x.bad.err()
+	return t, x.bad.Err()
 }
 
 // ToTrialResult is the message of what came of a trial.
@@ -122,7 +127,7 @@ func ToTrialResult(r TrialResult) (*brokerv1.TrialResult, error) {
 		if err != nil {
 			return nil, err
 		}
-		m := &brokerv1.Preflight{Engine: text(EnginePrefix + p.Label), Artifact: text(p.Artifact), Time: timestamppb.New(p.At), Passed: new(p.OK()), Json: data, Failure: toStartFailure(p.Failure)}
+		m := &brokerv1.Preflight{Engine: text(EnginePrefix + p.Label), Artifact: text(p.Artifact), Time: timestamppb.New(p.At), Passed: new(p.OK()), Simulated: flag(p.Simulated), Json: data, Failure: toStartFailure(p.Failure)}
 		if ready, ok := p.Result.Ready.Get(); ok && p.OK() {
 			m.FirstToken, m.Made, m.Answer = durationpb.New(ready.FirstToken), each(p.Result.Made, toFact), text(p.Result.Text)
 		}
@@ -133,7 +138,7 @@ func ToTrialResult(r TrialResult) (*brokerv1.TrialResult, error) {
 		if err != nil {
 			return nil, err
 		}
-		m := &brokerv1.Gate{Engine: text(EnginePrefix + g.Label), Artifact: text(g.Artifact), Time: timestamppb.New(g.At), Passed: new(g.OK()), Prompts: count(g.Prompts), Tokens: count(g.Tokens), Golden: text(g.Golden),
+		m := &brokerv1.Gate{Engine: text(EnginePrefix + g.Label), Artifact: text(g.Artifact), Time: timestamppb.New(g.At), Passed: new(g.OK()), Simulated: flag(g.Simulated), Prompts: count(g.Prompts), Tokens: count(g.Tokens), Golden: text(g.Golden),
 			Failures: texts(g.Failures), SelfMatch: each(g.SelfMatch, toDrift), Drift: each(g.Drift, toDrift), StartFailure: toStartFailure(g.Start), Json: data}
 		if c, ok := g.Canary.Get(); ok {
 			m.CanaryWant, m.CanaryGot = new(utf8Of(c.Want)), new(utf8Of(c.Got))
@@ -141,7 +146,7 @@ func ToTrialResult(r TrialResult) (*brokerv1.TrialResult, error) {
 		out.Gates = append(out.Gates, m)
 	}
 	if c := r.Checked; c != nil {
-		out.PinCheck = &brokerv1.PinCheck{Engine: text(EnginePrefix + c.Label), Pin: text(PinPrefix + c.Check.Pin), Passed: new(c.Check.OK), DoesNotRun: text(c.Err),
+		out.PinCheck = &brokerv1.PinCheck{Engine: text(EnginePrefix + c.Label), Pin: text(PinPrefix + c.Check.Pin), Passed: new(c.Check.OK), DoesNotRun: text(c.Err), Unlisted: texts(c.Check.Unlisted),
 			Mismatches: each(c.Check.Mismatch, func(x matrix.PinMismatch) *brokerv1.PinMismatch {
 				return &brokerv1.PinMismatch{Field: text(x.Field), Expected: text(x.Expected), Found: text(x.Found), Where: text(x.Where)}
 			})}
@@ -173,7 +178,7 @@ func TrialResultOf(m *brokerv1.TrialResult) (r TrialResult, err error) {
 		r.Gates = append(r.Gates, x)
 	}
 	if c := m.GetPinCheck(); c != nil {
-		r.Checked = &Checked{Label: strings.TrimPrefix(c.GetEngine(), EnginePrefix), Err: c.GetDoesNotRun(), Check: matrix.PinCheck{Pin: strings.TrimPrefix(c.GetPin(), PinPrefix), OK: c.GetPassed(),
+		r.Checked = &Checked{Label: strings.TrimPrefix(c.GetEngine(), EnginePrefix), Err: c.GetDoesNotRun(), Check: matrix.PinCheck{Pin: strings.TrimPrefix(c.GetPin(), PinPrefix), OK: c.GetPassed(), Unlisted: c.GetUnlisted(),
 			Mismatch: each(c.GetMismatches(), func(x *brokerv1.PinMismatch) matrix.PinMismatch {
 				return matrix.PinMismatch{Field: x.GetField(), Expected: x.GetExpected(), Found: x.GetFound(), Where: x.GetWhere()}
 			})}}

@@ -11,14 +11,14 @@ import (
 
 	"enginebroker/engines/fingerprint"
 	"enginebroker/matrix"
-	"enginebroker/matrix/ledger"
 )
 
 // DiffSide is one arm as it was recorded.
 type DiffSide struct {
-	Name  string       `json:"name"`
-	Where string       `json:"where"` // from which record the facts are
-	Facts matrix.Facts `json:"-"`
+	Name      string       `json:"name"`
+	Where     string       `json:"where"` // from which record the facts are
+	Simulated bool         `json:"simulated,omitempty"`
+	Facts     matrix.Facts `json:"-"`
 }
 
 // Diff is what differs between two arms.
@@ -96,32 +96,30 @@ func (s *Service) diffSides(ctx context.Context, x ArmName) ([]DiffSide, error) 
 		}
 		return nil, err
 	}
-	led, _, err := ledger.Read(dir)
+	led, _, err := s.verified(dir)
 	if err != nil {
-		return nil, &Error{Cause: CauseEvidence, Err: err}
+		return nil, err
 	}
 	defer led.Close()
 	plan := led.Plan()
-	labels := map[string]string{} // of the arm keys
-	for key, a := range armsOf(plan) {
-		labels[key] = a.Label
-	}
+	arms := armsOf(plan)
 	var out []DiffSide
 	for l, err := range led.Loads() {
 		if err != nil {
 			return nil, &Error{Cause: CauseEvidence, Err: err}
 		}
 		ready, ok := l.Ready.Get()
-		side := DiffSide{Name: filepath.Base(dir) + ":" + labels[l.ArmKey], Where: "load " + l.ID, Facts: ready.Facts}
-		if !ok || arm != "" && labels[l.ArmKey] != arm || slices.ContainsFunc(out, func(o DiffSide) bool { return o.Name == side.Name }) {
+		label := arms[l.ArmKey].Label
+		side := DiffSide{Name: filepath.Base(dir) + ":" + label, Where: "load " + l.ID, Simulated: arms[l.ArmKey].Simulated, Facts: ready.Facts}
+		if !ok || arm != "" && label != arm || slices.ContainsFunc(out, func(o DiffSide) bool { return o.Name == side.Name }) {
 			continue
 		}
 		out = append(out, side)
 	}
 	if len(out) == 0 {
 		var known []string
-		for _, l := range labels {
-			known = append(known, l)
+		for _, a := range arms {
+			known = append(known, a.Label)
 		}
 		slices.Sort(known)
 		return nil, fail(CauseNotFound, near(arm, known), "%s: no load of it became ready; the run has the arms %s", name, strings.Join(slices.Compact(known), ", "))
@@ -142,6 +140,7 @@ func (s *Service) instanceSide(ctx context.Context, label string) (DiffSide, err
 		return side, Planned{Plan: matrix.Plan{Groups: make([]matrix.Group, 1)}, Missing: missing}.Runnable()
 	}
 	m := t.members[0]
+	side.Simulated = m.desc.Simulated
 	build, _ := m.desc.Identity.Value(matrix.FactBuild).Get()
 	var last Preflight
 	err = s.entries("preflights", func(key string) error {

@@ -48,7 +48,11 @@ func (s *Service) Doctor(ctx context.Context, q DoctorRequest, on func(Event)) (
 		return box.Diagnosis{}, err
 	}
 	defer done()
-	checks := box.Checks{CleanWindow: cleanWindow}
+	rules, err := gates.ProfileByName(b.Profile().Name)
+	if err != nil {
+		return box.Diagnosis{}, &Error{Cause: CauseUsage, Err: err}
+	}
+	checks := box.Checks{CleanWindow: cleanWindow, Throttled: func(bits uint64) []string { return gates.ThrottleNames(bits &^ rules.ClockMask) }}
 	if q.Engine != "" {
 		load, err := s.doctorLoad(ctx, t, q, on)
 		if err != nil {

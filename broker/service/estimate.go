@@ -84,13 +84,17 @@ func (s *Service) pace(arm matrix.Arm, a matrix.Artifact, box string) (time.Dura
 	return load, min(bandwidth/size, 200), false
 }
 
-// legs is the time of all points of one load: warm-up and repetitions in waves of the concurrency.
+// legs is the time of all points of one load: warm-up and repetitions in waves of the concurrency, or as long as requests
+// arrive.
 func legs(m matrix.Method, reps int, decode float64) time.Duration {
 	total := 0.0
 	for _, p := range m.Points {
 		one := float64(p.PromptTokens)/prefillRate + float64(p.OutputTokens)/decode
-		waves := float64(p.Warmup+reps*p.Requests) / float64(p.Concurrency)
-		total += one * waves
+		if n := float64(p.Warmup + reps*p.Requests); p.Rate.IsZero() {
+			total += one * n / float64(p.Concurrency)
+		} else {
+			total += 60*n/float64(p.Rate.PerMinute) + one*float64(1+reps)
+		}
 	}
 	return time.Duration(total * float64(time.Second))
 }

@@ -140,7 +140,10 @@ func (r *evidenceRun) superblock(boot string, sb matrix.Superblock) {
 				raw = stream(p, r.value(r.grids, slot, p.ID), r.broken != nil && r.broken(r.grids, slot, p.ID))
 				reqs = stopwatch.Reduce(raw, ready.Dialect, p)
 			}
-			var files ledger.LegFiles
+			says := func(what string) ledger.Writer {
+				return func(w io.Writer) error { _, err := fmt.Fprintf(w, "%s of load %04d\n", what, r.seq); return err }
+			}
+			files := ledger.LegFiles{Warmup: says("warm-up"), Clocks: says("clocks"), LogTail: says("log")}
 			for i := range r.plan.Method.Repetitions {
 				own, of := slices.Clone(reqs), *raw
 				of.Repetition = i

@@ -3,9 +3,15 @@ package service
 import (
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+
+	"enginebroker/broker/catalog"
+	"enginebroker/broker/config"
 	"enginebroker/matrix"
+	brokerv1 "enginebroker/proto/gen/broker/v1"
 )
 
 // What an experiment refuses it refuses before anything is launched, whoever asks.
@@ -28,6 +34,103 @@ func TestExperimentsThatMakeNoSense(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// A request that cannot be planned is refused without anything being launched, and the refusal names its field.
+func TestFieldsOfRequestsThatCannotBePlanned(t *testing.T) {
+	c, err := catalog.Load(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := testService(t)
+	s.catalog = c
+	s.cfg = config.Config{Subject: "a", Instances: []config.Instance{{Label: "a"}, {Label: "b"}}}
+	model := c.Names()[0]
+	good := func(change func(*Request)) Request {
+		q := Request{Model: model}
+		change(&q)
+		return q
+	}
+	for name, x := range map[string]struct {
+		q     Request
+		field string
+	}{
+		"good":               {good(func(*Request) {}), ""},
+		"a model":            {Request{Model: "x"}, "spec.model"},
+		"an engine":          {good(func(q *Request) { q.Engines = []string{"a", "x"} }), "spec.engines[1]"},
+		"a profile":          {good(func(q *Request) { q.Profile = "x" }), "spec.profile"},
+		"a workload":         {good(func(q *Request) { q.Workload = "x" }), "spec.workload"},
+		"a point":            {good(func(q *Request) { q.Points = []string{"c1", "x"} }), "spec.points[1]"},
+		"a pair":             {good(func(q *Request) { q.Pairs = []string{"a:b", "a:x"} }), "spec.pairs[1]"},
+		"a pair of none":     {good(func(q *Request) { q.Engines, q.Pairs = []string{"a"}, []string{"a:b"} }), "spec.pairs[0]"},
+		"a budget":           {good(func(q *Request) { q.Budget = -1 }), "spec.budget"},
+		"a build":            {good(func(q *Request) { q.AB = &AB{New: "x", Old: "a"} }), "spec.ab.new_build"},
+		"an old build":       {good(func(q *Request) { q.AB = &AB{New: "a", Old: "x"} }), "spec.ab.old_build"},
+		"a build by itself":  {good(func(q *Request) { q.AB = &AB{New: "a", Old: "a"} }), "spec.ab.old_build"},
+		"a margin":           {good(func(q *Request) { q.AB = &AB{New: "a", Old: "b", Margin: 2} }), "spec.ab.margin"},
+		"builds and engines": {good(func(q *Request) { q.Engines, q.AB = []string{"a"}, &AB{New: "a", Old: "b"} }), "spec.engines"},
+		"loads":              {good(func(q *Request) { q.Reload = &Reload{Instance: "a", Loads: 1} }), "spec.reload.loads"},
+		"an instance":        {good(func(q *Request) { q.Reload = &Reload{Instance: "a", With: "x"} }), "spec.reload.with"},
+		"a reload's point":   {good(func(q *Request) { q.Points, q.Reload = []string{"x"}, &Reload{Instance: "a"} }), "spec.points[0]"},
+		"an A/A of pairs":    {good(func(q *Request) { q.AA, q.Pairs = true, []string{"a:b"} }), "spec.pairs"},
+	} {
+		_, planned := s.Plan(t.Context(), x.q)
+		checked := s.Check(x.q)
+		if x.field == "" {
+			if checked != nil {
+				t.Errorf("%s: %v", name, checked)
+			}
+			continue
+		}
+		if checked == nil || planned == nil || planned.Error() != checked.Error() {
+			t.Errorf("%s: planned %v, checked %v", name, planned, checked)
+		}
+		if got := fieldsOf(checked); got != x.field {
+			t.Errorf("%s: field %q, want %q", name, got, x.field)
+		}
+	}
+	for name, x := range map[string]struct {
+		t     Trial
+		field string
+	}{
+		"a model":   {Trial{Preflight: &PreflightRequest{Model: "x", Engines: []string{"a"}}}, "trial.preflight.model"},
+		"an engine": {Trial{Gate: &GateRequest{Model: model, Engines: []string{"a", "x"}}}, "trial.gate.engines[1]"},
+		"prompts":   {Trial{Gate: &GateRequest{Model: model, Engines: []string{"a"}, Prompts: -1}}, "trial.gate.prompts"},
+		"a check":   {Trial{CheckPin: &PinRequest{Model: model, Label: "x"}}, "trial.check_pin.engine"},
+		"a record":  {Trial{RecordPin: &PinAct{Start: PinRequest{Model: "x", Label: "a"}}}, "trial.record_pin.start.model"},
+		"a move":    {Trial{Advance: &PinAct{Start: PinRequest{Model: model, Label: "x"}}}, "trial.advance_pin.start.engine"},
+	} {
+		if got := fieldsOf(s.CheckTrial(x.t)); got != x.field {
+			t.Errorf("trial of %s: field %q, want %q", name, got, x.field)
+		}
+	}
+	// Zero that is given is not what is left out.
+	zero := int64(0)
+	_, err = SpecOf(&brokerv1.RunSpec{Model: new("models/m"), Experiment: &brokerv1.RunSpec_Reload{Reload: &brokerv1.ReloadSpec{Engine: new("engines/a"), Loads: &zero}}})
+	if got := fieldsOf(err); got != "spec.reload.loads" {
+		t.Errorf("no loads: %v", err)
+	}
+	_, err = SpecOf(&brokerv1.RunSpec{Model: new("models/m"), Experiment: &brokerv1.RunSpec_Ab{Ab: &brokerv1.AbSpec{NewBuild: new("engines/a"), OldBuild: new("engines/b"), Margin: new(0.0)}}})
+	if got := fieldsOf(err); got != "spec.ab.margin" {
+		t.Errorf("no margin: %v", err)
+	}
+	_, err = TrialOf(&brokerv1.TrialSpec{Kind: &brokerv1.TrialSpec_Gate{Gate: &brokerv1.GateSpec{Engines: []string{"engines/a"}, Model: new("models/m"), Prompts: &zero}}})
+	if got := fieldsOf(err); got != "trial.gate.prompts" {
+		t.Errorf("no prompts: %v", err)
+	}
+}
+
+// fieldsOf are the fields that the status of an error says cannot be used.
+func fieldsOf(err error) string {
+	var out []string
+	for _, d := range StatusOf(err).Details() {
+		if b, ok := d.(*errdetails.BadRequest); ok {
+			for _, v := range b.GetFieldViolations() {
+				out = append(out, v.GetField())
+			}
+		}
+	}
+	return strings.Join(out, " ")
 }
 
 // What runs is as long as what was shown, whatever the noise on record says meanwhile.
@@ -56,6 +159,10 @@ func TestMarginIsJudged(t *testing.T) {
 		c.Numbers = matrix.Some(matrix.Numbers{Interval: matrix.Some(matrix.Interval{Lo: lo, Hi: hi})})
 		return matrix.Report{Cells: []matrix.Cell{c}}
 	}
+	simulated := func(r matrix.Report) matrix.Report {
+		r.Cells[0].Simulated = true
+		return r
+	}
 	for name, c := range map[string]struct {
 		report matrix.Report
 		arm    string
@@ -68,11 +175,18 @@ func TestMarginIsJudged(t *testing.T) {
 		"the other is new":  {of(-0.2, -0.1), "b", true},
 		"nothing is shown":  {matrix.Report{Cells: []matrix.Cell{func() matrix.Cell { c := cell(); c.Metric.Primary = true; return c }()}}, "a", false},
 		"no primary figure": {matrix.Report{}, "a", false},
+		"nobody's":          {simulated(of(-0.2, -0.1)), "a", false},
 	} {
 		cells := JudgeAB(c.report, AB{New: c.arm, Margin: 0.02})
 		err := JudgeMargin(cells)
 		if (err == nil) != c.holds || err != nil && FailureOf(err).GetExitCode() != 11 {
 			t.Errorf("%s: %v", name, err)
+		}
+		for _, x := range cells {
+			stamped := ToMarginCell(x).GetSimulated()
+			if stamped != (name == "nobody's") || stamped && !strings.Contains(err.Error(), "SIMULATED") {
+				t.Errorf("%s: stamped %v, %v", name, stamped, err)
+			}
 		}
 		if name == "nothing is shown" && slices.ContainsFunc(cells, func(x ABCell) bool { m := ToMarginCell(x); return m.RatioLo != nil || m.RatioHi != nil }) {
 			t.Errorf("%s: a cell without numbers has limits", name)

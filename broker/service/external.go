@@ -15,6 +15,7 @@ import (
 
 	"enginebroker/matrix"
 	"enginebroker/matrix/external"
+	"enginebroker/matrix/regular"
 )
 
 // StateExternal is the state of a run that holds results of other clients.
@@ -102,7 +103,7 @@ func (s *Service) newRun(name string, contents map[string][]byte) error {
 // imports reads the list of an EXTERNAL run; false where the folder is none.
 func imports(dir string) (importList, bool, error) {
 	var list importList
-	data, err := os.ReadFile(filepath.Join(dir, importFile))
+	data, err := regular.ReadFile(filepath.Join(dir, importFile), external.MaxBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return list, false, nil
 	}
@@ -150,7 +151,7 @@ func (s *Service) auditImported(dir string) (AuditResult, bool, error) {
 }
 
 func readExternal(path string) ([]byte, []external.Result, error) {
-	f, err := os.Open(path)
+	f, err := regular.Open(path)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -38,7 +38,7 @@ type gateKey struct {
 
 func gateKeyOf(m *member, a matrix.Artifact) (gateKey, bool) {
 	k, ok := keyOf(m, a)
-	return gateKey{k, m.Settings, m.Policy.String(), m.ComputeDtype}, ok
+	return gateKey{k, m.recorded(), m.Policy.String(), m.ComputeDtype}, ok
 }
 
 // Gate is the dated evidence that an instance is fit to be measured: it starts, answers equally twice, answers as it did
@@ -46,6 +46,7 @@ func gateKeyOf(m *member, a matrix.Artifact) (gateKey, bool) {
 type Gate struct {
 	Key       gateKey                         `json:"key"`
 	Label     string                          `json:"label"`
+	Simulated bool                            `json:"simulated,omitempty"`
 	Artifact  string                          `json:"artifact"`
 	At        time.Time                       `json:"at"`
 	Prompts   int                             `json:"prompts"`
@@ -97,7 +98,7 @@ type GateRequest struct {
 
 func (q GateRequest) check() error {
 	if q.Prompts < 0 || q.Prompts > len(gatePrompts) {
-		return fail(CauseUsage, "", "%d prompts; there are 1 to %d", q.Prompts, len(gatePrompts))
+		return About("trial.gate.prompts", fail(CauseUsage, "", "%d prompts; there are 1 to %d", q.Prompts, len(gatePrompts)))
 	}
 	return nil
 }
@@ -119,7 +120,7 @@ func (s *Service) Gate(ctx context.Context, q GateRequest, on func(Event)) ([]Ga
 
 func (s *Service) gate(ctx context.Context, m *member, model matrix.Model, a matrix.Artifact, q GateRequest, on func(Event)) (Gate, error) {
 	key, _ := gateKeyOf(m, a)
-	g := Gate{Key: key, Label: m.Label, Artifact: a.ID, At: s.now().UTC(), Prompts: q.Prompts, Tokens: gateTokens, Golden: "none"}
+	g := Gate{Key: key, Label: m.Label, Simulated: m.desc.Simulated, Artifact: a.ID, At: s.now().UTC(), Prompts: q.Prompts, Tokens: gateTokens, Golden: "none"}
 	say := func(text string) { on(Event{At: s.now(), Kind: "phase", Arm: m.Label, Text: text}) }
 	req, err := s.single("gate", m, model, a)
 	if err != nil {

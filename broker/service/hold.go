@@ -2,8 +2,8 @@ package service
 
 import (
 	"context"
-	"errors"
 	"slices"
+	"strings"
 
 	"enginebroker/matrix"
 	"enginebroker/matrix/ledger"
@@ -19,8 +19,11 @@ type Held struct {
 // Hold holds back every cell of a run whose name contains all words, or releases it, and returns them as they are judged
 // now. The decision is a record of the run's ledger with who and why; an earlier one stays beside it.
 func (s *Service) Hold(ctx context.Context, run string, words []string, h Held) ([]matrix.Cell, error) {
-	if h.Who == "" || h.Why == "" {
+	if strings.TrimSpace(h.Who) == "" || strings.TrimSpace(h.Why) == "" {
 		return nil, fail(CauseUsage, "", "a hold says who holds and why")
+	}
+	if slices.Contains(words, "") {
+		return nil, About("words", fail(CauseUsage, "", "an empty word is in the name of every cell; say which cells"))
 	}
 	cells, err := s.Cells(ctx, run, words)
 	if err != nil {
@@ -34,13 +37,9 @@ func (s *Service) Hold(ctx context.Context, run string, words []string, h Held) 
 	if err != nil {
 		return nil, err
 	}
-	led, _, err := ledger.Open(dir)
+	led, err := s.openRun(dir, func(ledger.Finding) {})
 	if err != nil {
-		cause := CauseEvidence
-		if errors.Is(err, ledger.ErrBusy) {
-			cause = CauseBusy
-		}
-		return nil, &Error{Cause: cause, Err: err}
+		return nil, err
 	}
 	defer led.Close()
 	ev, err := s.evidence(ctx, led)

@@ -13,6 +13,7 @@ import (
 
 	"enginebroker/broker/config"
 	"enginebroker/engines"
+	"enginebroker/engines/fingerprint"
 	"enginebroker/engines/host"
 	"enginebroker/matrix"
 	"enginebroker/matrix/negotiate"
@@ -91,6 +92,43 @@ func (m *member) settings() engines.Settings {
 	return out
 }
 
+// misset refuses settings that a plugin refuses: a plan without the instance would be another one than was asked for. A
+// container tool that is missing is not a fault of the file, and leaves its instance out as an engine that is missing does.
+func (s *Service) misset(t *team) error {
+	var errs []error
+	for _, m := range t.members {
+		p, ok := errors.AsType[*host.Problem](m.err)
+		if !ok || p.Kind != host.Settings {
+			continue
+		}
+		for _, f := range p.Fields {
+			if f.Field == "runtime" {
+				continue
+			}
+			field := "instances." + m.Label + ".settings." + f.Field
+			if f.Field == "attach" {
+				field = "instances." + m.Label + ".attach"
+			}
+			hint := ""
+			if !slices.Contains(p.Known, f.Field) {
+				hint = near(f.Field, p.Known)
+			}
+			f.Field = field
+			errs = append(errs, fail(CauseUsage, hint, "%s: %w", s.cfg.At(field), f))
+		}
+	}
+	switch len(errs) {
+	case 0:
+		return nil
+	case 1:
+		return errs[0]
+	}
+	return &Error{Cause: CauseUsage, Err: errors.Join(errs...)}
+}
+
+// recorded are the settings as they stand in evidence: without secrets.
+func (m *member) recorded() map[string]string { return fingerprint.ScrubSettings(m.Settings) }
+
 // pluginDirs are the configured folders and the one beside the binary.
 func (s *Service) pluginDirs() []string {
 	dirs := slices.Clone(s.cfg.Plugins)
@@ -142,6 +180,31 @@ func (t *team) labels() []string {
 	return out
 }
 
+// agree negotiates. Of a matrix, engines that are here go on without those that are not, if they have a pair among them; true
+// then. Otherwise everybody is negotiated, so that the plan shows what there would be.
+func (t *team) agree(in negotiate.Input, purpose string) (negotiate.Result, bool, error) {
+	absent := t.absent()
+	if purpose == "" && len(absent) > 0 {
+		here := in
+		here.Sides = slices.DeleteFunc(slices.Clone(in.Sides), func(x negotiate.Side) bool { _, gone := absent[x.Label]; return gone })
+		here.Pairs = slices.DeleteFunc(slices.Clone(in.Pairs), func(p matrix.Pair) bool {
+			_, a := absent[p.A]
+			_, b := absent[p.B]
+			return a || b
+		})
+		if _, gone := absent[here.Subject]; gone {
+			here.Subject = ""
+		}
+		if len(here.Sides) > 1 && (len(in.Pairs) == 0 || len(here.Pairs) > 0) {
+			if r, err := negotiate.Pairs(here); err == nil && len(r.Groups) > 0 {
+				return r, true, nil
+			}
+		}
+	}
+	r, err := negotiate.Pairs(in)
+	return r, len(absent) == 0, err
+}
+
 // absent says, per instance that cannot take part in a run, why.
 func (t *team) absent() map[string]string {
 	out := map[string]string{}
@@ -164,9 +227,7 @@ func (t *team) missing() map[string][]string {
 		case m.err != nil:
 			out[m.Label] = []string{m.err.Error()}
 		case !m.desc.Installed:
-			for _, l := range m.desc.LookedFor {
-				out[m.Label] = append(out[m.Label], "looked for "+l)
-			}
+			out[m.Label] = m.desc.LookedFor
 		}
 	}
 	return out
@@ -179,7 +240,7 @@ func (t *team) sides(s *Service, model matrix.Model) []negotiate.Side {
 	for _, m := range t.members {
 		kind := cmp.Or(m.desc.Engine, m.Plugin)
 		out = append(out, negotiate.Side{Label: m.Label, Engine: kind, Instance: m.Label, Description: m.desc, Policy: m.Policy,
-			Preflighted: s.preflights(m, model), Settings: m.Settings, Pin: m.Pin, ComputeDtype: m.ComputeDtype, Compares: m.Compares,
+			Preflighted: s.preflights(m, model), Settings: m.recorded(), Pin: m.Pin, ComputeDtype: m.ComputeDtype, Compares: m.Compares,
 			Attached: m.Attach != "", Simulated: m.desc.Simulated})
 	}
 	return out

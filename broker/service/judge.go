@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"path"
 	"path/filepath"
 	"slices"
 
@@ -78,7 +78,7 @@ func (s *Service) evidence(ctx context.Context, led *ledger.Run) (evidence, erro
 		if err != nil {
 			return ev, &Error{Cause: CauseEvidence, Err: err}
 		}
-		if err := ctx.Err(); err != nil {
+		if err := Pause(ctx); err != nil {
 			return ev, &Error{Cause: CauseInterrupted, Err: err}
 		}
 		g := ev.grid(leg.ID.Grid)
@@ -100,7 +100,15 @@ func (s *Service) evidence(ctx context.Context, led *ledger.Run) (evidence, erro
 		if err := rederive(led, &leg, load, point); err != nil {
 			return ev, &Error{Cause: CauseEvidence, Err: fmt.Errorf("%s: %w", leg.Dir, err)}
 		}
-		leg.Missing = append(leg.Missing, absent(led.Dir(), leg.Files)...)
+		// The files that no number is read from, too: without its clocks as they were, a leg can no more be shown to have counted.
+		for _, f := range leg.Files {
+			if read(leg, load, f) {
+				continue
+			}
+			if x := led.CheckFile(f); x != nil {
+				leg.Missing = append(leg.Missing, fmt.Sprintf("%s (%s: %s)", f.Path, x.Code, x.Detail))
+			}
+		}
 		l := reduce(plan, profile, leg.LegRecord, arm, point)
 		// Of an attempt that was begun anew, what an engine failed stays on record: an interrupt is no way to lose it.
 		if counts || l.Gate.Cause == matrix.CauseEngine {
@@ -122,22 +130,6 @@ func (s *Service) evidence(ctx context.Context, led *ledger.Run) (evidence, erro
 		g.Target = targets(gridPlan(plan, runs, g.Info), ev.extended[g.Info.Index])
 	}
 	return ev, nil
-}
-
-// absent lists the files of a leg that are not there whole. Those that no number is made from are looked at too: without
-// its clocks a leg can no more be shown to have counted. What is edited in place is the audit's to find.
-func absent(dir string, files []ledger.FileRef) []string {
-	var out []string
-	for _, f := range files {
-		st, err := os.Stat(filepath.Join(dir, filepath.FromSlash(f.Path)))
-		switch {
-		case err != nil:
-			out = append(out, f.Path+" is missing")
-		case st.Size() != f.Bytes:
-			out = append(out, fmt.Sprintf("%s has %d bytes, %d are recorded", f.Path, st.Size(), f.Bytes))
-		}
-	}
-	return out
 }
 
 // ceiling is the highest clock that any leg of a grid ran at under load.
@@ -174,6 +166,20 @@ func rederive(led *ledger.Run, leg *ledger.Leg, load matrix.LoadRecord, point ma
 		}
 	}
 	return nil
+}
+
+// read says that a file of a leg was read to its end already, and its sum checked there.
+func read(leg ledger.Leg, load matrix.LoadRecord, f ledger.FileRef) bool {
+	name := path.Base(f.Path)
+	if name == ledger.RequestsFile {
+		return true
+	}
+	for i := range leg.Repetitions {
+		if name == ledger.ArrivalsFile(i) {
+			return load.Ready.Present()
+		}
+	}
+	return false
 }
 
 func (ev *evidence) add(rec ledger.Record) error {
@@ -243,6 +249,7 @@ func (ev *evidence) add(rec ledger.Record) error {
 		}
 		ev.state, ev.next, ev.unclosed = b.State, b.Next, false
 	case ledger.KindResume:
+		ev.seq++ // of the load that may have been under way, whose name is taken
 		ev.state, ev.next = StateRunning, ""
 	}
 	return nil
@@ -365,28 +372,54 @@ func (s *Service) report(led *ledger.Run, ev evidence, as *matrix.Beside) (matri
 	return r, nil
 }
 
-// Report judges a run again from its evidence.
-func (s *Service) Report(ctx context.Context, name string) (matrix.Report, error) {
-	dir, err := s.runDir(name)
-	if err != nil {
-		return matrix.Report{}, err
-	}
-	if r, ok, err := s.imported(dir); ok {
-		return r, err
-	}
+// verified opens a run for reading. A ledger that does not verify is an error. A torn last line loses nothing that anybody was
+// told of, since a record is answered for when it is on the disk: what stands before it is read, and torn says so.
+func (s *Service) verified(dir string) (led *ledger.Run, torn string, err error) {
 	led, found, err := ledger.Read(dir)
 	if err != nil {
-		return matrix.Report{}, &Error{Cause: CauseEvidence, Err: err}
+		return nil, "", &Error{Cause: CauseEvidence, Err: err}
+	}
+	name := filepath.Base(dir)
+	if err := found.Without(ledger.TornLine, ledger.SetAside, ledger.OrphanLeg).Err(); err != nil {
+		led.Close()
+		return nil, "", fail(CauseEvidence, s.again("audit "+name)+" lists every finding", "run %s: %w", name, err)
+	}
+	for _, f := range found {
+		if f.Code == ledger.TornLine {
+			torn = fmt.Sprintf("%s sets the torn last line aside, and goes on with the run where there is more to do (%s)", s.again("resume "+name), f)
+		}
+	}
+	return led, torn, nil
+}
+
+// Report judges a run again from its evidence.
+func (s *Service) Report(ctx context.Context, name string) (matrix.Report, error) {
+	r, torn, err := s.rejudged(ctx, name)
+	if torn != "" {
+		r.Next = torn
+	}
+	return r, err
+}
+
+// rejudged is Report with what is said of a torn last line.
+func (s *Service) rejudged(ctx context.Context, name string) (matrix.Report, string, error) {
+	dir, err := s.runDir(name)
+	if err != nil {
+		return matrix.Report{}, "", err
+	}
+	if r, ok, err := s.imported(dir); ok || err != nil {
+		return r, "", err
+	}
+	led, torn, err := s.verified(dir)
+	if err != nil {
+		return matrix.Report{}, "", err
 	}
 	defer led.Close()
-	if err := found.Without(ledger.TornLine, ledger.SetAside, ledger.OrphanLeg).Err(); err != nil {
-		return matrix.Report{}, &Error{Cause: CauseEvidence, Err: err, Fix: "broker audit " + name + " lists every finding"}
-	}
 	r, err := s.judged(ctx, led)
 	if err == nil {
 		s.history(ctx, &r)
 	}
-	return r, err
+	return r, torn, err
 }
 
 // input is the evidence of a run with what stands beside it. An A/A and a reload experiment rest on nothing else: the one

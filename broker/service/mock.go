@@ -36,8 +36,8 @@ func (s *Service) mock(ctx context.Context, args ...string) (*mock, error) {
 	if i < 0 {
 		return nil, fail(CauseNotInstalled, "run make build, or name a mock with --url", "the simulated engine is not in %s", joined(s.pluginDirs()))
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	cmd := exec.CommandContext(ctx, plugins[i].Path, append([]string{"serve", "--addr", "127.0.0.1:0", "--model", mockModel}, args...)...)
+	life, cancel := context.WithCancel(ctx)
+	cmd := exec.CommandContext(life, plugins[i].Path, append([]string{"serve", "--addr", "127.0.0.1:0", "--model", mockModel}, args...)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 5 * time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -85,6 +85,8 @@ type PinRequest struct {
 	Label string
 	Model string
 	Quant string // empty: the model's preferred artifact that the instance opens
+	// Rehash reads the artifact's files again, whatever was kept of them.
+	Rehash bool
 }
 
 // Checked is what came of starting an instance to compare it with its pin.
@@ -141,6 +143,9 @@ func (s *Service) running(ctx context.Context, q PinRequest, on func(Event)) (ma
 		return nil, nil, err
 	}
 	defer t.close()
+	if err := s.misset(t); err != nil {
+		return nil, nil, err
+	}
 	m := t.members[0]
 	if len(t.missing()) > 0 {
 		return nil, &matrix.StartFailure{Code: "not_installed", Phase: "launch", Message: strings.Join(t.missing()[q.Label], "; ")}, nil
@@ -153,6 +158,11 @@ func (s *Service) running(ctx context.Context, q PinRequest, on func(Event)) (ma
 	for _, id := range slices.Backward(model.Preference) {
 		if i := slices.IndexFunc(list, func(x matrix.Artifact) bool { return x.ID == id }); i >= 0 {
 			a = list[i]
+		}
+	}
+	if q.Rehash {
+		if err := s.read(ctx, &a, true); err != nil {
+			return nil, nil, err
 		}
 	}
 	var p Preflight
@@ -196,12 +206,15 @@ func (s *Service) observed(ctx context.Context, name string, q PinRequest, act A
 		return Pin{}, fail(CauseNotInstalled, "", "%s does not start, so that there is nothing to pin: %v", q.Label, start)
 	}
 	engine, _ := facts.Get(matrix.FactEngine)
-	where, _ := facts.Get(matrix.FactBinary)
+	where := facts.Value(matrix.FactBinary).Or("")
+	if image, ok := facts.Value(matrix.FactImage).Get(); ok { // a path inside says nothing of this machine
+		where = "image " + image
+	}
 	host, err := os.Hostname()
 	if err != nil {
 		return Pin{}, err
 	}
-	p := Pin{Name: name, Engine: engine.Value, Box: host, Expect: pins.ExpectOf(facts), Recorded: act, Copy: pins.Copy{Present: true, Where: where.Value}}
+	p := Pin{Name: name, Engine: engine.Value, Box: host, Expect: pins.ExpectOf(facts), Recorded: act, Copy: pins.Copy{Present: true, Where: where}}
 	for _, f := range facts {
 		if id, ok := strings.CutPrefix(f.Name, pins.FactArtifact); ok {
 			p.Expect.Artifacts = map[string]string{id: f.Value}

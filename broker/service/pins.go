@@ -64,6 +64,24 @@ func artifactFact(a matrix.Artifact) matrix.Facts {
 	return matrix.Facts{{Name: pins.FactArtifact + a.ID, Value: m.SHA256, Where: a.Path, Standing: matrix.Observed}}
 }
 
+// unrecorded says of the arms of a plan which declared pin their loads will be aborted for.
+func (s *Service) unrecorded(groups []matrix.Group) []string {
+	var out []string
+	for _, g := range groups {
+		for _, a := range g.Arms {
+			if a.Pin == "" {
+				continue
+			}
+			if _, missing := s.pin(a.Pin); missing != nil {
+				out = append(out, fmt.Sprintf("no load of %s will be timed: its pin %s wants %s, found %s (broker pins record %s --instance %s makes it)",
+					a.Label, a.Pin, missing.Expected, missing.Found, a.Pin, a.Instance))
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
 // pin finds a declared pin; one that cannot be read is a mismatch, because nothing may run in its place.
 func (s *Service) pin(name string) (pins.Pin, *matrix.PinMismatch) {
 	set, err := pins.Load(s.cfg.Pins)

@@ -54,7 +54,7 @@ type Request struct {
 type Planned struct {
 	Plan  matrix.Plan `json:"plan"`
 	Notes []string    `json:"notes,omitempty"`
-	// Missing lists, per instance that was asked for and is not installed, what was looked for and where.
+	// Missing lists, per instance without which nothing can run, what was looked for and where.
 	Missing map[string][]string `json:"missing,omitempty"`
 	// NoFiles lists artifacts that arms need and that have no files on this machine.
 	NoFiles []string `json:"no_files,omitempty"`
@@ -71,7 +71,7 @@ func (s *Service) Plan(ctx context.Context, q Request) (Planned, error) {
 
 // planned plans by what the experiment of a request asks, with its instances launched.
 func (s *Service) planned(ctx context.Context, q Request, plan func(Request, *team) (Planned, error)) (Planned, error) {
-	q, err := s.shaped(q)
+	q, err := s.checked(q)
 	if err != nil {
 		return Planned{}, err
 	}
@@ -81,6 +81,9 @@ func (s *Service) planned(ctx context.Context, q Request, plan func(Request, *te
 		return Planned{}, err
 	}
 	defer t.close()
+	if err := s.misset(t); err != nil {
+		return Planned{}, err
+	}
 	p, err := plan(q, t)
 	p.Margin = margin
 	return p, err
@@ -91,9 +94,9 @@ func (s *Service) plan(ctx context.Context, q Request, t *team) (Planned, error)
 	if err != nil {
 		return Planned{}, err
 	}
-	profile, ok := workload.ProfileNamed(cmp.Or(q.Profile, "quick"))
-	if !ok {
-		return Planned{}, fail(CauseUsage, "", "no run profile %q; there are %s", q.Profile, strings.Join(workload.ProfileNames(), ", "))
+	profile, err := profileOf(q)
+	if err != nil {
+		return Planned{}, err
 	}
 	points, notes, err := s.points(q, profile)
 	if err != nil {
@@ -104,14 +107,16 @@ func (s *Service) plan(ctx context.Context, q Request, t *team) (Planned, error)
 		return Planned{}, err
 	}
 	in := negotiate.Input{Model: model, Sides: q.special.sides(t.sides(s, model)), Quant: q.Quant, Subject: s.cfg.Subject}
-	if in.Pairs, err = pairs(q.Pairs, t); err != nil {
+	if in.Pairs, err = pairs(q.Pairs, t.labels()); err != nil {
 		return Planned{}, err
 	}
 	if !slices.ContainsFunc(in.Sides, func(x negotiate.Side) bool { return x.Label == in.Subject }) {
 		in.Subject = ""
 	}
-	agreed, err := negotiate.Pairs(in)
-	if err != nil {
+	agreed, alone, err := t.agree(in, q.special.purpose)
+	if _, ok := errors.AsType[*negotiate.UnknownError](err); ok { // the labels are known, so that it is the quantization
+		return Planned{}, About("spec.quant", &Error{Cause: CauseUsage, Err: err})
+	} else if err != nil {
 		return Planned{}, &Error{Cause: CauseUsage, Err: err}
 	}
 	notes = append(notes, agreed.Notes...)
@@ -150,12 +155,9 @@ func (s *Service) plan(ctx context.Context, q Request, t *team) (Planned, error)
 	}
 	s.estimate(&p, model)
 	q.special.recount(&p)
-	if q.Budget < 0 {
-		return Planned{}, fail(CauseUsage, "", "--budget %v: a budget is positive", q.Budget)
-	}
 	if q.Budget > 0 {
 		if err := s.trim(&p, model, q.Budget); err != nil {
-			return Planned{}, err
+			return Planned{}, About("spec.budget", err)
 		}
 	}
 	if profile.DedicatedAA && q.special.purpose == "" && len(p.Groups) > 0 {
@@ -165,7 +167,10 @@ func (s *Service) plan(ctx context.Context, q Request, t *team) (Planned, error)
 		}
 		notes = append(notes, note...)
 	}
-	out := Planned{Plan: p, Notes: notes, Missing: t.missing()}
+	out := Planned{Plan: p, Notes: append(notes, s.unrecorded(p.Groups)...)}
+	if !alone {
+		out.Missing = t.missing()
+	}
 	if box.pin == "unpinned" && !q.AcceptLikelyVoid {
 		out.Unpinned = unpinned(box.pinning)
 	}
@@ -212,6 +217,14 @@ func (s *Service) model(ctx context.Context, name string) (matrix.Model, error) 
 	return m, nil
 }
 
+func profileOf(q Request) (workload.Profile, error) {
+	p, ok := workload.ProfileNamed(cmp.Or(q.Profile, "quick"))
+	if !ok {
+		return p, About("spec.profile", fail(CauseUsage, "", "no run profile %q; there are %s", q.Profile, strings.Join(workload.ProfileNames(), ", ")))
+	}
+	return p, nil
+}
+
 func (s *Service) points(q Request, profile workload.Profile) ([]matrix.Point, []string, error) {
 	name := cmp.Or(q.Workload, s.cfg.Workload, workload.Default)
 	w, ok := workload.Named(name)
@@ -220,10 +233,18 @@ func (s *Service) points(q Request, profile workload.Profile) ([]matrix.Point, [
 		shape := workload.Shape{Endpoint: cmp.Or(u.Endpoint, "completions"), PromptTokens: u.PromptTokens, OutputTokens: u.OutputTokens,
 			IgnoreEOS: u.IgnoreEOS == nil || *u.IgnoreEOS, SharedPrefix: u.SharedPrefix, IdleLimit: time.Duration(u.IdleSeconds) * time.Second, TotalLimit: time.Duration(u.TotalSeconds) * time.Second}
 		w, ok = workload.Levels(name, shape, u.Concurrency...), true
+		if len(u.Rates) > 0 {
+			shape.Concurrency = u.Concurrency[0]
+			w = workload.OpenLoop(name, shape, u.Arrivals, u.Rates...)
+		}
 	}
 	if !ok {
 		known := slices.Concat(workload.Names(), slices.Sorted(maps.Keys(s.cfg.Workloads)))
-		return nil, nil, fail(CauseUsage, near(name, known), "no workload %q; there are %s", name, strings.Join(known, ", "))
+		err := fail(CauseUsage, near(name, known), "no workload %q; there are %s", name, strings.Join(known, ", "))
+		if q.Workload == "" {
+			return nil, nil, err // the configuration's
+		}
+		return nil, nil, About("spec.workload", err)
 	}
 	if err := w.Validate(); err != nil {
 		return nil, nil, &Error{Cause: CauseUsage, Err: err}
@@ -237,9 +258,9 @@ func (s *Service) points(q Request, profile workload.Profile) ([]matrix.Point, [
 		for _, p := range points {
 			ids = append(ids, p.ID)
 		}
-		for _, id := range q.Points {
+		for i, id := range q.Points {
 			if !slices.Contains(ids, id) {
-				return nil, nil, fail(CauseUsage, "", "workload %s has no point %q; there are %s", name, id, strings.Join(ids, ", "))
+				return nil, nil, About(fmt.Sprintf("spec.points[%d]", i), fail(CauseUsage, "", "workload %s has no point %q; there are %s", name, id, strings.Join(ids, ", ")))
 			}
 		}
 		points = slices.DeleteFunc(points, func(p matrix.Point) bool { return !slices.Contains(q.Points, p.ID) })
@@ -258,16 +279,17 @@ func (s *Service) points(q Request, profile workload.Profile) ([]matrix.Point, [
 	return points, notes, nil
 }
 
-func pairs(list []string, t *team) ([]matrix.Pair, error) {
+func pairs(list, labels []string) ([]matrix.Pair, error) {
 	var out []matrix.Pair
-	for _, x := range list {
+	for i, x := range list {
+		field := fmt.Sprintf("spec.pairs[%d]", i)
 		a, b, ok := strings.Cut(x, ":")
 		if !ok || a == "" || b == "" || a == b {
-			return nil, fail(CauseUsage, "", "pair %q: write two different labels as A:B", x)
+			return nil, About(field, fail(CauseUsage, "", "pair %q: write two different labels as A:B", x))
 		}
 		for _, l := range []string{a, b} {
-			if t.member(l) == nil {
-				return nil, fail(CauseUsage, near(l, t.labels()), "pair %q: there is no instance %q; there are %s", x, l, strings.Join(t.labels(), ", "))
+			if !slices.Contains(labels, l) {
+				return nil, About(field, fail(CauseUsage, near(l, labels), "pair %q: there is no instance %q; there are %s", x, l, strings.Join(labels, ", ")))
 			}
 		}
 		out = append(out, matrix.NewPair(a, b))

@@ -1,8 +1,12 @@
 package service
 
 import (
+	"encoding/json"
+	"strings"
 	"testing"
 
+	"enginebroker/broker/config"
+	"enginebroker/matrix"
 	"enginebroker/matrix/workload"
 )
 
@@ -18,5 +22,21 @@ func TestSuperblocks(t *testing.T) {
 				t.Errorf("%s, %d arms: %d superblocks, want %d", name, i+2, got, n)
 			}
 		}
+	}
+}
+
+// What is kept of a gate holds no secret, and another secret is another gate.
+func TestGateKeepsNoSecret(t *testing.T) {
+	keys := map[string]bool{}
+	for _, token := range []string{"hush-one", "hush-two"} {
+		k, _ := gateKeyOf(&member{Instance: config.Instance{Settings: map[string]string{"env.HF_TOKEN": token}}}, matrix.Artifact{})
+		b, err := json.Marshal(k)
+		if err != nil || strings.Contains(string(b), "hush") {
+			t.Errorf("%s %v", b, err)
+		}
+		keys[string(b)] = true
+	}
+	if len(keys) != 2 {
+		t.Error("two secrets are one gate")
 	}
 }

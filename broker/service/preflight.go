@@ -25,12 +25,13 @@ type preflightKey struct {
 // Preflight is the record of one: the proof that a build opened an artifact and answered, or how it failed to. The last one
 // of an instance counts, so that a build that opened a file once and does not any more is not vouched for.
 type Preflight struct {
-	Key      preflightKey                    `json:"key"`
-	Label    string                          `json:"label"`
-	Artifact string                          `json:"artifact"`
-	At       time.Time                       `json:"at"`
-	Result   matrix.PreflightResult          `json:"result"`
-	Failure  matrix.Opt[matrix.StartFailure] `json:"failure,omitzero"`
+	Key       preflightKey                    `json:"key"`
+	Label     string                          `json:"label"`
+	Simulated bool                            `json:"simulated,omitempty"`
+	Artifact  string                          `json:"artifact"`
+	At        time.Time                       `json:"at"`
+	Result    matrix.PreflightResult          `json:"result"`
+	Failure   matrix.Opt[matrix.StartFailure] `json:"failure,omitzero"`
 }
 
 // OK reports a proof.
@@ -62,6 +63,9 @@ func (s *Service) each(ctx context.Context, who string, q PreflightRequest, f fu
 		return err
 	}
 	defer t.close()
+	if err := s.misset(t); err != nil {
+		return err
+	}
 	if missing := t.missing(); len(missing) > 0 {
 		return Planned{Plan: matrix.Plan{Groups: make([]matrix.Group, 1)}, Missing: missing}.Runnable()
 	}
@@ -121,7 +125,7 @@ func (s *Service) targets(t *team, m *member, model matrix.Model, quant string) 
 // preflight runs one and keeps it.
 func (s *Service) preflight(ctx context.Context, m *member, model matrix.Model, a matrix.Artifact, on func(Event)) (Preflight, error) {
 	key, _ := keyOf(m, a)
-	p := Preflight{Key: key, Label: m.Label, Artifact: a.ID, At: s.now().UTC()}
+	p := Preflight{Key: key, Label: m.Label, Simulated: m.desc.Simulated, Artifact: a.ID, At: s.now().UTC()}
 	req, err := s.single("preflight", m, model, a)
 	if err != nil {
 		return p, err
@@ -140,12 +144,7 @@ func (s *Service) preflight(ctx context.Context, m *member, model matrix.Model, 
 	case err != nil:
 		p.Failure = matrix.Some(matrix.StartFailure{Code: "plugin", Phase: "preflight", Message: err.Error(), LogPath: req.LogPath})
 	}
-	var old Preflight
-	had, err := s.find("preflights", key, &old)
-	if err == nil && !(had && old.OK() && !p.OK() && old.Label != p.Label) { // settings of one instance say nothing about another
-		err = s.keep("preflights", key, p)
-	}
-	if err != nil {
+	if err := s.keep("preflights", instanceProof{key, p.Label}, p); err != nil {
 		return p, err
 	}
 	if p.OK() && !p.Result.Stopped.Gone() {
@@ -174,14 +173,35 @@ func (s *Service) proof(m *member, a matrix.Artifact) (at time.Time, what string
 	if !known {
 		return at, "", false
 	}
-	var p Preflight
-	if found, err := s.find("preflights", key, &p); err == nil && found {
+	if p, found := s.lastPreflight(m.Label, key); found {
 		at, what, ok = p.At, "preflight", p.OK()
 	}
 	if g, found := s.lastGate(m, a); found && g.OK() && g.At.After(at) {
 		at, what, ok = g.At, "gate", true
 	}
 	return at, what, ok && s.now().Sub(at) <= s.cfg.Evidence
+}
+
+// instanceProof is what one instance showed of a build: settings of one say nothing about another.
+type instanceProof struct {
+	preflightKey
+	Label string `json:"label"`
+}
+
+// lastPreflight is what an instance itself showed last; else the newest proof of the same build under another label.
+func (s *Service) lastPreflight(label string, key preflightKey) (last Preflight, found bool) {
+	var own Preflight
+	if had, err := s.find("preflights", instanceProof{key, label}, &own); err == nil && had {
+		return own, true
+	}
+	_ = s.entries("preflights", func(digest string) error { // what cannot be read proves nothing
+		var p Preflight
+		if _, err := s.load("preflights", digest, &p); err == nil && p.Key == key && p.OK() && p.At.After(last.At) {
+			last, found = p, true
+		}
+		return nil
+	})
+	return last, found
 }
 
 // keyOf is the key of a proof; a build or files that are not known cannot have one.

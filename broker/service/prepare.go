@@ -89,6 +89,11 @@ func (p Planned) Runnable() error {
 	return nil
 }
 
+// serverState is where an instance's plugin keeps how to find its server again.
+func (s *Service) serverState(label string) string {
+	return filepath.Join(s.state, "servers", label+".json")
+}
+
 // startRequest is what an arm's server is started with, but for the load's own id, log and port.
 func (s *Service) startRequest(in config.Instance, model matrix.Model, a matrix.Artifact, limits matrix.Limits) (matrix.StartRequest, error) {
 	port, err := freePort()
@@ -107,7 +112,7 @@ func (s *Service) startRequest(in config.Instance, model matrix.Model, a matrix.
 	}
 	return matrix.StartRequest{
 		ModelName: model.Name, Artifact: a, Policy: in.Policy, Limits: limits, PrefixCache: "off", ComputeDtype: in.ComputeDtype, Seed: 0,
-		Host: "127.0.0.1", Port: port, CacheDir: cache, StatePath: filepath.Join(s.state, "servers", in.Label+".json"), ReadyLimit: readyLimit,
+		Host: "127.0.0.1", Port: port, CacheDir: cache, StatePath: s.serverState(in.Label), ReadyLimit: readyLimit,
 		Settings: in.Settings,
 	}, nil
 }
@@ -146,12 +151,18 @@ func (s *Service) runDir(name string) (string, error) {
 		return filepath.Abs(name)
 	}
 	list, err := s.Runs(context.Background())
-	if err != nil {
-		return "", errors.Join(err, fail(CauseNotFound, "", "no run %q in %s", name, s.runs))
-	}
 	var known []string
 	for _, r := range list {
 		known = append(known, r.Name)
 	}
-	return "", fail(CauseNotFound, near(name, known), "no run %q in %s", name, s.runs)
+	missing := s.NoRun(name, known)
+	if err != nil {
+		missing = errors.Join(err, missing)
+	}
+	return "", missing
+}
+
+// NoRun says that no run has a name, and which of those that are known has one like it.
+func (s *Service) NoRun(name string, known []string) error {
+	return fail(CauseNotFound, near(name, known), "no run %q in %s", name, s.runs)
 }

@@ -40,13 +40,13 @@ func reloadRequest(q Request) (Request, error) {
 		}
 	}
 	if n < MinReloads {
-		return q, fail(CauseUsage, "", "%d loads decide nothing: at least %d", n, MinReloads)
+		return q, About("spec.reload.loads", fail(CauseUsage, "", "%d loads decide nothing: at least %d", n, MinReloads))
 	}
 	if n > MaxReloads {
-		return q, fail(CauseUsage, "", "%d loads: at most %d", n, MaxReloads)
+		return q, About("spec.reload.loads", fail(CauseUsage, "", "%d loads: at most %d", n, MaxReloads))
 	}
 	if len(q.Points) > 1 {
-		return q, fail(CauseUsage, "", "a reload experiment measures one point, not %s", strings.Join(q.Points, ", "))
+		return q, About("spec.points", fail(CauseUsage, "", "a reload experiment measures one point, not %s", strings.Join(q.Points, ", ")))
 	}
 	q.Engines, q.Pairs = []string{q.Reload.Instance}, nil
 	if q.Reload.With != "" {

@@ -66,10 +66,12 @@ func Explain(w io.Writer, c matrix.Cell, look Look) error {
 	return report.Explain(w, c, look.options())
 }
 
+// rendered are the endings and formats of the reports beside the evidence. JSON comes last: where it is, the others are.
+var rendered = [][2]string{{"html", "html"}, {"csv", "csv"}, {"md", "markdown"}, {"json", "json"}}
+
 // writeReport keeps the report beside the evidence, in every format.
 func (s *Service) writeReport(led *ledger.Run, r matrix.Report) error {
-	// JSON comes last: where it is, the others are.
-	for _, f := range [][2]string{{"html", "html"}, {"csv", "csv"}, {"md", "markdown"}, {"json", "json"}} {
+	for _, f := range rendered {
 		var b bytes.Buffer
 		if err := Render(&b, r, f[1], Look{}); err != nil {
 			return err
@@ -82,7 +84,8 @@ func (s *Service) writeReport(led *ledger.Run, r matrix.Report) error {
 }
 
 // Judge turns a report into the error a caller should fail with: what runs is not what its pin says, the worst verdict of
-// the comparable cells, a plan that did not come to its end, or a level that was asked for and not reached. Refusals that
+// the comparable cells, a plan that did not come to its end, a level that was asked for and not reached, or an engine that was
+// asked for and is not here. Refusals that
 // the plan had from the start do not count. An A/A is judged by its own rule, and a reload experiment has no cells.
 func Judge(r matrix.Report, require string) error {
 	if r.External {
@@ -108,7 +111,7 @@ func Judge(r matrix.Report, require string) error {
 		}
 		comparable++
 		if slices.Contains(c.Codes(), matrix.IdentityAssertFailed) {
-			return fail(CauseIdentity, "", "%s is %s (%s)", c.ID, c.Verdict, joinCodes(c.Codes()))
+			return decided(c, fail(CauseIdentity, "", "%s is %s (%s)", c.ID, c.Verdict, joinCodes(c.Codes())))
 		}
 		// Of the worst, the first primary one is named: the report of a terminal shows it.
 		if at.ID.Group == "" || c.Verdict > worst || c.Verdict == worst && c.Metric.Primary && !at.Metric.Primary {
@@ -120,14 +123,17 @@ func Judge(r matrix.Report, require string) error {
 	}
 	why := fmt.Sprintf("%s is %s (%s)", at.ID, at.Verdict, joinCodes(at.Codes()))
 	if c, fails := verdictCause(worst); fails {
-		return fail(c, "", "%s", why)
+		return decided(at, fail(c, "", "%s", why))
 	}
 	if r.State == StateInterrupted || r.State == StateAborted {
 		return fail(CauseInterrupted, "go on with: "+r.Next, "run %s did not come to its end", r.Run)
 	}
 	limit := map[string]matrix.Verdict{"": matrix.Inconclusive, "provisional": matrix.Provisional, "established": matrix.Established}[require]
 	if worst > limit {
-		return fail(CauseRequire, "", "--require %s: %s", require, why)
+		return decided(at, fail(CauseRequire, "", "--require %s: %s", require, why))
+	}
+	if gone := sortedKeys(r.Plan.Absent); len(gone) > 0 {
+		return fail(CauseNotInstalled, "mend or install it, or leave it out with --engines", "%s took no part: %s", gone[0], r.Plan.Absent[gone[0]])
 	}
 	return nil
 }

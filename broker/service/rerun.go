@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +28,7 @@ type RerunBy struct {
 // this withholds (protocol §4.4). The cells are released if the engine passes; what failed stays on record, with who had it
 // run again and why. It needs the boot of the grid: figures of another boot are another grid's.
 func (s *Service) Rerun(ctx context.Context, name string, words []string, by RerunBy, on func(Event)) (Outcome, error) {
-	if by.Who == "" || by.Why == "" {
+	if strings.TrimSpace(by.Who) == "" || strings.TrimSpace(by.Why) == "" {
 		return Outcome{}, fail(CauseUsage, "", "a re-run says who wants it and why")
 	}
 	led, err := s.reopen(name, on)
@@ -49,7 +50,7 @@ func (s *Service) Rerun(ctx context.Context, name string, words []string, by Rer
 		return Outcome{}, err
 	}
 	defer t.close()
-	if err := sameArms(plan, t); err != nil {
+	if err := cmp.Or(sameArms(plan, t), s.samePoints(plan)); err != nil {
 		return Outcome{}, err
 	}
 	bx, done, err := s.box(ctx, simulatedBox, nil) // the boot id is the same whatever the profile
@@ -89,6 +90,11 @@ func (s *Service) reopen(name string, on func(Event)) (*ledger.Run, error) {
 	if _, ok, _ := imports(dir); ok {
 		return nil, fail(CauseUsage, "broker report prints it", "run %s holds imported results; there is nothing to go on with", name)
 	}
+	return s.openRun(dir, func(f ledger.Finding) { on(Event{At: s.now(), Kind: "finding", Text: f.String()}) })
+}
+
+// openRun opens a run for writing. That a torn line was set aside goes on its record.
+func (s *Service) openRun(dir string, on func(ledger.Finding)) (*ledger.Run, error) {
 	led, found, err := ledger.Open(dir)
 	if err != nil {
 		cause := CauseEvidence
@@ -98,7 +104,14 @@ func (s *Service) reopen(name string, on func(Event)) (*ledger.Run, error) {
 		return nil, &Error{Cause: cause, Err: err}
 	}
 	for _, f := range found {
-		on(Event{At: s.now(), Kind: "finding", Text: f.String()})
+		on(f)
+		if f.Code != ledger.TornLine {
+			continue
+		}
+		if _, err := led.Append(ledger.KindNote, s.now(), ledger.Note{Text: "set aside: " + f.String()}); err != nil {
+			led.Close()
+			return nil, err
+		}
 	}
 	return led, nil
 }

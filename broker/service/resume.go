@@ -2,8 +2,10 @@ package service
 
 import (
 	"slices"
+	"strings"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/workload"
 )
 
 func instancesOf(p matrix.Plan) []string {
@@ -30,7 +32,7 @@ func sameArms(plan matrix.Plan, t *team) error {
 			}
 			now := a
 			now.Engine, now.Pin, now.Policy, now.ComputeDtype, now.Compares = m.desc.Engine, m.Pin, m.Policy, m.ComputeDtype, m.Compares
-			now.Settings, now.Simulated = m.Settings, m.desc.Simulated
+			now.Settings, now.Simulated = m.recorded(), m.desc.Simulated
 			key, err := now.ArmKey()
 			if err != nil {
 				return err
@@ -39,6 +41,26 @@ func sameArms(plan matrix.Plan, t *team) error {
 				return fail(CauseIdentity, "restore the configuration the run was begun with, or begin a new run",
 					"instance %s is declared otherwise than when the run began (arm key %.12s, now %.12s)", a.Instance, a.Key, key)
 			}
+		}
+	}
+	return nil
+}
+
+// samePoints refuses to go on where the configuration declares the run's workload otherwise now: the plan's own points would be
+// measured, and not what whoever goes on believes.
+func (s *Service) samePoints(plan matrix.Plan) error {
+	profile, ok := workload.ProfileNamed(plan.Profile)
+	if !ok {
+		return fail(CauseUsage, "", "no run profile %q; there are %s", plan.Profile, strings.Join(workload.ProfileNames(), ", "))
+	}
+	for _, want := range plan.Method.Points {
+		now, _, err := s.points(Request{Workload: want.Workload, Points: []string{want.ID}}, profile)
+		if err != nil {
+			return err
+		}
+		if len(now) != 1 || now[0] != want {
+			return fail(CauseIdentity, "restore the configuration the run was begun with, or begin a new run",
+				"workload %s is declared otherwise than when the run began, at point %s", want.Workload, want.ID)
 		}
 	}
 	return nil

@@ -93,7 +93,7 @@ func (s *Service) Resume(ctx context.Context, name string, on func(Event)) (Outc
 		return Outcome{}, err
 	}
 	defer t.close()
-	if err := sameArms(plan, t); err != nil {
+	if err := cmp.Or(sameArms(plan, t), s.samePoints(plan)); err != nil {
 		return Outcome{}, err
 	}
 	bx, done, err := s.box(ctx, simulatedBox, nil) // the boot id is the same whatever the profile
@@ -197,6 +197,7 @@ func next(plan matrix.Plan, ev evidence, boot string) (matrix.GridInfo, prior, e
 	switch {
 	case !last.Info.Done && last.Info.BootID == boot:
 		pr.resumed = true
+		pr.seq++ // as evidence.seq counts it, once the resume is on record
 		pr.extended = ev.extended[last.Info.Index]
 		pr.reuse(plan, last)
 		pr.replaced(plan, last.Info.Index, ev.redone)
@@ -373,7 +374,8 @@ func (s *Service) runConfig(ctx context.Context, t *team, led *ledger.Run, bx bo
 	cfg := run.Config{
 		Plan: live.plan, Grid: g, Resumed: pr.resumed, Done: pr.loads, DoneLegs: pr.legs, Redone: pr.redone, Again: pr.again, Seq: pr.seq,
 		Engine: func(ctx context.Context, instance string) (run.Engine, error) {
-			return s.launched(ctx, t, instance, on)
+			h, err := s.launched(ctx, t, instance, on)
+			return survivor{h, s.serverState(instance)}, err
 		},
 		Artifact: artifactsOf(model),
 		CheckPin: s.pinned(ctx, plan, model),

@@ -97,7 +97,7 @@ func Open(o Options) (*Service, error) {
 	}
 	if s.cfg.Box != "" {
 		if _, err := gates.ProfileByName(s.cfg.Box); err != nil {
-			return nil, &Error{Cause: CauseUsage, Err: fmt.Errorf("%s: box: %w", s.cfg.File, err)}
+			return nil, &Error{Cause: CauseUsage, Err: fmt.Errorf("%s: box: %w", s.cfg.At("box"), err)}
 		}
 	}
 	if s.catalog, err = catalog.Load(s.cfg.Catalog); err != nil {

@@ -35,7 +35,11 @@ func (q Request) Stem() string {
 // shaped is the request with what its experiment asks of the plan. It reads nothing but the configuration.
 func (s *Service) shaped(q Request) (Request, error) {
 	if (q.Reload != nil || q.AB != nil) && (len(q.Engines) > 0 || len(q.Pairs) > 0) {
-		return q, fail(CauseUsage, "leave engines and pairs out", "an experiment with loads or builds names its instances itself")
+		field := "spec.engines"
+		if len(q.Engines) == 0 {
+			field = "spec.pairs"
+		}
+		return q, About(field, fail(CauseUsage, "leave engines and pairs out", "an experiment with loads or builds names its instances itself"))
 	}
 	switch {
 	case q.AA:

@@ -90,18 +90,43 @@ func (f FieldErrors) Error() string {
 	return strings.Join(lines, "; ")
 }
 
-func (f FieldErrors) err() error {
+// fieldsTold bounds what a status carries in its trailers, whatever a request holds.
+const fieldsTold = 20
+
+// Err is the error of a request with these fields; none where there are none.
+func (f FieldErrors) Err() error {
 	if len(f) == 0 {
 		return nil
 	}
+	if more := len(f) - fieldsTold; more > 0 {
+		f = append(slices.Clone(f[:fieldsTold]), FieldError{f[fieldsTold].Field, fmt.Sprintf("and %d more fields cannot be used", more)})
+	}
 	return &Error{Cause: CauseUsage, Err: f}
+}
+
+// InField is the error of a field that no rule of names refuses: what it names is not here, or does not go with the rest.
+type InField struct {
+	Field string
+	Err   error
+}
+
+func (e *InField) Error() string { return e.Err.Error() }
+func (e *InField) Unwrap() error { return e.Err }
+
+// About says which field of a request an error of usage is about, unless the error says so itself.
+func About(field string, err error) error {
+	e, ok := errors.AsType[*Error](err)
+	_, said := errors.AsType[*InField](err)
+	if !ok || said || e.Cause != CauseUsage {
+		return err
+	}
+	return &InField{field, err}
 }
 
 // Refused is a failure with what the protocol has to say about it.
 type Refused struct {
 	Err      error
-	Code     matrix.Reason // the reason that decides
-	Reasons  []matrix.Reason
+	Reasons  []matrix.Reason // the first one decides
 	Cell     string
 	Refusals []matrix.Refusal // both sides
 }
@@ -109,29 +134,26 @@ type Refused struct {
 func (r *Refused) Error() string { return r.Err.Error() }
 func (r *Refused) Unwrap() error { return r.Err }
 
-// Explained adds to a failed judgement the cell that decides and its reasons, and to a plan without a pair its refusals.
-func Explained(err error, cells []matrix.Cell, refusals []matrix.Refusal) error {
+// decided is a failure that a cell decides.
+func decided(c matrix.Cell, err *Error) error {
+	return &Refused{Err: err, Cell: c.ID.String(), Reasons: c.Codes()}
+}
+
+// Explained adds its refusals to the failure of a plan or a report of which no pair is comparable.
+func Explained(err error, refusals []matrix.Refusal) error {
 	e, ok := errors.AsType[*Error](err)
-	if !ok {
+	if !ok || e.Cause != CauseNotComparable {
 		return err
 	}
-	out := &Refused{Err: err}
-	worst := matrix.Established
-	for _, c := range cells {
-		if c.ID.Group != "" && c.Verdict >= worst {
-			worst, out.Cell, out.Reasons = c.Verdict, c.ID.String(), c.Codes()
-		}
+	out := &Refused{Err: err, Refusals: refusals}
+	if r, ok := errors.AsType[*Refused](err); ok {
+		out.Cell, out.Reasons = r.Cell, r.Reasons
+		return out
 	}
-	if e.Cause == CauseNotComparable {
-		out.Refusals = refusals
-		for _, r := range refusals {
-			if out.Cell == "" && !slices.Contains(out.Reasons, r.Reason) {
-				out.Reasons = append(out.Reasons, r.Reason)
-			}
+	for _, r := range refusals {
+		if !slices.Contains(out.Reasons, r.Reason) {
+			out.Reasons = append(out.Reasons, r.Reason)
 		}
-	}
-	if len(out.Reasons) > 0 {
-		out.Code = out.Reasons[0]
 	}
 	return out
 }
@@ -163,7 +185,7 @@ func Exhausted(format string, args ...any) error {
 
 // Bad is the error of one field of a request.
 func Bad(field, format string, args ...any) error {
-	return FieldErrors{{Field: field, Message: fmt.Sprintf(format, args...)}}.err()
+	return FieldErrors{{Field: field, Message: fmt.Sprintf(format, args...)}}.Err()
 }
 
 // MeasuringError says that a call has to wait until a timed window is over.
@@ -217,8 +239,8 @@ func StatusOf(err error) *status.Status {
 	if errors.Is(err, context.DeadlineExceeded) {
 		code = codes.DeadlineExceeded
 	}
-	if r, ok := errors.AsType[*Refused](err); ok && r.Code != "" {
-		info.Reason = string(r.Code)
+	if r, ok := errors.AsType[*Refused](err); ok && len(r.Reasons) > 0 {
+		info.Reason = string(r.Reasons[0])
 		names := make([]string, len(r.Reasons))
 		for i, x := range r.Reasons {
 			names[i] = string(x)
@@ -245,6 +267,9 @@ func StatusOf(err error) *status.Status {
 			b.FieldViolations = append(b.FieldViolations, &errdetails.BadRequest_FieldViolation{Field: x.Field, Description: x.Message})
 		}
 		details = append(details, b)
+	}
+	if x, ok := errors.AsType[*InField](err); ok {
+		details = append(details, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: x.Field, Description: f.GetMessage()}}})
 	}
 	switch Cause(f.GetCause()) {
 	case CauseIdentity, CauseBusy, CauseNotInstalled, CauseNotComparable:

@@ -87,7 +87,7 @@ func details(t *testing.T, list []any, r CauseRow) {
 }
 
 func TestFieldsAndBothSidesAreDetails(t *testing.T) {
-	st := StatusOf(FieldErrors{{"spec.model", "missing"}, {"spec.pairs[1]", "give two labels"}}.err())
+	st := StatusOf(FieldErrors{{"spec.model", "missing"}, {"spec.pairs[1]", "give two labels"}}.Err())
 	var fields []string
 	for _, d := range st.Details() {
 		if b, ok := d.(*errdetails.BadRequest); ok {
@@ -100,7 +100,7 @@ func TestFieldsAndBothSidesAreDetails(t *testing.T) {
 		t.Errorf("%v, fields %v", st, fields)
 	}
 	refusal := matrix.Refusal{Pair: matrix.NewPair("a", "b"), Reason: matrix.DraftedVsRaw, Sides: []matrix.OfferSide{{Label: "a"}, {Label: "b"}}}
-	st = StatusOf(Explained(fail(CauseNotComparable, "", "no pair is comparable"), nil, []matrix.Refusal{refusal}))
+	st = StatusOf(Explained(fail(CauseNotComparable, "", "no pair is comparable"), []matrix.Refusal{refusal}))
 	sides, forbids, why := 0, false, ""
 	for _, d := range st.Details() {
 		switch d := d.(type) {
@@ -114,6 +114,41 @@ func TestFieldsAndBothSidesAreDetails(t *testing.T) {
 	}
 	if sides != 2 || !forbids || why != "DRAFTED_VS_RAW" {
 		t.Errorf("%d sides, precondition %v, reason %s", sides, forbids, why)
+	}
+}
+
+// The cell of the details is the one that the message names, and so are the reasons.
+func TestTheCellThatDecidesIsOne(t *testing.T) {
+	of := func(metric string, primary bool, v matrix.Verdict, codes ...matrix.Reason) matrix.Cell {
+		c := cell()
+		c.ID.Metric, c.Metric.Primary, c.Verdict, c.Reasons = metric, primary, v, nil
+		for _, r := range codes {
+			c.Reasons = append(c.Reasons, matrix.CellReason{Code: r})
+		}
+		return c
+	}
+	for name, x := range map[string]struct {
+		cells   []matrix.Cell
+		require string
+		metric  string
+		reasons string
+	}{
+		"void":     {[]matrix.Cell{of("x", false, matrix.Void, matrix.HarnessFault), of("y", true, matrix.Void, matrix.NoValidBlock, matrix.ClockSeries), of("z", false, matrix.Void, matrix.CotenantSeries)}, "", "y", "NO_VALID_BLOCK,CLOCK_SERIES"},
+		"identity": {[]matrix.Cell{of("x", true, matrix.Provisional, matrix.IdentityAssertFailed), of("y", true, matrix.Void, matrix.NoValidBlock)}, "", "x", "IDENTITY_ASSERT_FAILED"},
+		"required": {[]matrix.Cell{of("x", true, matrix.Established), of("y", true, matrix.Provisional, matrix.FewBlocks)}, "established", "y", "FEW_BLOCKS"},
+	} {
+		st := StatusOf(Explained(Judge(matrix.Report{State: StateComplete, Cells: x.cells}, x.require), nil))
+		want := cell().ID
+		want.Metric = x.metric
+		for _, d := range st.Details() {
+			info, ok := d.(*errdetails.ErrorInfo)
+			if ok && (info.GetMetadata()["cell"] != want.String() || info.GetMetadata()["reasons"] != x.reasons || !strings.HasPrefix(x.reasons, info.GetReason())) {
+				t.Errorf("%s: %v", name, info)
+			}
+		}
+		if !strings.Contains(st.Message(), want.String()) {
+			t.Errorf("%s: message %q", name, st.Message())
+		}
 	}
 }
 

@@ -71,12 +71,7 @@ func (s *Service) mark(run, text string) error {
 
 func describeRun(led *ledger.Run, state, next string) RunInfo {
 	p := led.Plan()
-	info := RunInfo{Name: filepath.Base(led.Dir()), Model: p.Model, Profile: p.Profile, Box: p.Box, State: state, Next: next, Planned: p.Cost.Loads}
-	for _, g := range p.Groups {
-		for _, a := range g.Arms {
-			info.Simulated = info.Simulated || a.Simulated
-		}
-	}
+	info := RunInfo{Name: filepath.Base(led.Dir()), Model: p.Model, Profile: p.Profile, Box: p.Box, State: state, Next: next, Planned: p.Cost.Loads, Simulated: p.Simulated()}
 	for _, err := range led.Records(ledger.KindLoad) {
 		if err == nil {
 			info.Loads++
@@ -122,9 +117,31 @@ func listed(dir string) (info RunInfo, ok bool) {
 	return info, ok
 }
 
+// glance marks a run whose ledger does not end as it should: one that has lost records is in no state that its entry names.
+func (i *RunInfo) glance(dir string) {
+	if i.External {
+		return
+	}
+	found, err := ledger.Glance(dir)
+	if err != nil {
+		i.State, i.Next = stateUnreadable, err.Error()
+		return
+	}
+	for _, f := range found {
+		i.Marks = append(i.Marks, f.String())
+	}
+	if lost := found.Without(ledger.TornLine); len(lost) > 0 {
+		i.State, i.Next = stateUnreadable, lost[0].String()
+	}
+}
+
+// stateUnreadable is the state of a run whose record cannot be read.
+const stateUnreadable = "unreadable"
+
 func readSummary(dir string) (RunInfo, bool) {
 	info, ok := listed(dir)
 	if ok {
+		info.glance(dir)
 		return info, true
 	}
 	led, _, err := ledger.Read(dir)
@@ -132,7 +149,7 @@ func readSummary(dir string) (RunInfo, bool) {
 		return info, false // not a run
 	}
 	if err != nil {
-		return RunInfo{Name: filepath.Base(dir), State: "unreadable", Next: err.Error()}, true
+		return RunInfo{Name: filepath.Base(dir), State: stateUnreadable, Next: err.Error(), Marks: []string{err.Error()}}, true
 	}
 	defer led.Close()
 	return describeRun(led, "unknown", ""), true
@@ -140,20 +157,26 @@ func readSummary(dir string) (RunInfo, bool) {
 
 // Cells finds the cells of a run whose name contains every word; an empty run is the newest one.
 func (s *Service) Cells(ctx context.Context, run string, words []string) ([]matrix.Cell, error) {
+	out, _, err := s.cells(ctx, run, words)
+	return out, err
+}
+
+// cells is Cells with what is said of a torn last line.
+func (s *Service) cells(ctx context.Context, run string, words []string) ([]matrix.Cell, string, error) {
 	if run == "" {
 		runs, err := s.Runs(ctx)
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		runs = slices.DeleteFunc(runs, func(r RunInfo) bool { return r.External })
 		if len(runs) == 0 {
-			return nil, fail(CauseNotFound, "", "there are no runs in %s", s.runs)
+			return nil, "", fail(CauseNotFound, "", "there are no runs in %s", s.runs)
 		}
 		run = runs[0].Name
 	}
-	r, err := s.Report(ctx, run)
+	r, torn, err := s.rejudged(ctx, run)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	var out []matrix.Cell
 	for _, c := range r.Cells {
@@ -163,7 +186,7 @@ func (s *Service) Cells(ctx context.Context, run string, words []string) ([]matr
 		}
 	}
 	if len(out) == 0 {
-		return nil, fail(CauseNotFound, "a cell is named A:B/ARTIFACT|POLICY/POINT/METRIC, as the report prints it", "no cell of run %s contains %s", run, strings.Join(words, " and "))
+		return nil, "", fail(CauseNotFound, "a cell is named A:B/ARTIFACT|POLICY/POINT/METRIC, as the report prints it", "no cell of run %s contains %s", run, strings.Join(words, " and "))
 	}
-	return out, nil
+	return out, torn, nil
 }

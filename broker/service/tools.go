@@ -2,12 +2,11 @@ package service
 
 import (
 	"context"
-	"errors"
 	"io"
-	"os"
 
 	"enginebroker/engines/artifact"
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
 	"enginebroker/matrix/stopwatch"
 	"enginebroker/matrix/vectors"
 )
@@ -15,7 +14,7 @@ import (
 // CheckProtocol runs every case of a vector file through the functions the product uses and prints each. It returns how
 // many failed.
 func CheckProtocol(w io.Writer, path string) (failed int, err error) {
-	data, err := os.ReadFile(path)
+	data, err := regular.ReadFile(path, 16<<20)
 	if err != nil {
 		return 0, &Error{Cause: CauseUsage, Err: err}
 	}
@@ -34,8 +33,11 @@ type Stream struct {
 }
 
 // ParseStream parses one recorded stream in the corpus format.
-func ParseStream(path string) (Stream, error) {
-	rec, err := stopwatch.ParseFile(path)
+func ParseStream(ctx context.Context, path string) (Stream, error) {
+	rec, err := stopwatch.ParseFile(ctx, path)
+	if err != nil && ctx.Err() != nil {
+		return Stream{}, &Error{Cause: CauseInterrupted, Err: err}
+	}
 	if err != nil {
 		return Stream{}, &Error{Cause: CauseUsage, Err: err}
 	}
@@ -53,19 +55,20 @@ type Inspection struct {
 	Report   *artifact.Report `json:"report"`
 }
 
-// Inspect reads an artifact: a path, or hf:ORG/NAME@REVISION in the Hugging Face cache. headers leaves hashing out.
-func (s *Service) Inspect(ctx context.Context, locator string, headers bool) (Inspection, error) {
+// Inspect reads an artifact: a path, or hf:ORG/NAME@REVISION in the Hugging Face cache. headers leaves hashing out,
+// rehash takes no hash from an earlier time.
+func (s *Service) Inspect(ctx context.Context, locator string, headers, rehash bool) (Inspection, error) {
 	loc, err := artifact.ParseLocator(locator)
 	if err != nil {
 		return Inspection{}, &Error{Cause: CauseUsage, Err: err}
 	}
-	opt := artifact.Options{HubDir: artifact.HubDir(s.getenv), HeadersOnly: headers}
+	opt := artifact.Options{HubDir: artifact.HubDir(s.getenv), HeadersOnly: headers, Pause: pauseOf(ctx), Rehash: rehash}
 	if opt.Sums, err = s.sums(); err != nil {
 		return Inspection{}, err
 	}
 	m, r, err := artifact.Open(ctx, loc, opt)
 	if err != nil {
-		if errors.Is(err, context.Canceled) {
+		if ctx.Err() != nil {
 			return Inspection{}, &Error{Cause: CauseInterrupted, Err: err}
 		}
 		return Inspection{}, &Error{Cause: CauseUsage, Err: err}

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"fmt"
 	"slices"
 )
 
@@ -66,7 +67,25 @@ func (t Trial) Stem() string {
 // CheckTrial looks at the names in a trial, without launching anything.
 func (s *Service) CheckTrial(t Trial) error {
 	_, model, labels := t.about()
-	if err := s.known(model, labels...); err != nil {
+	var at string
+	switch {
+	case t.Preflight != nil:
+		at = "trial.preflight"
+	case t.Gate != nil:
+		at = "trial.gate"
+	case t.CheckPin != nil:
+		at = "trial.check_pin"
+	case t.RecordPin != nil:
+		at = "trial.record_pin.start"
+	default:
+		at = "trial.advance_pin.start"
+	}
+	if err := s.known(at+".model", model, instancesIn(labels, func(i int) string {
+		if t.Preflight == nil && t.Gate == nil {
+			return at + ".engine"
+		}
+		return fmt.Sprintf("%s.engines[%d]", at, i)
+	})...); err != nil {
 		return err
 	}
 	if t.Gate != nil {

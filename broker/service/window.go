@@ -29,6 +29,28 @@ func WindowsOf(ctx context.Context) Windows {
 	return w
 }
 
+type pauseKey struct{}
+
+// WithPause lets what takes long on behalf of somebody else, hashing and reading evidence, call pause between its parts; pause
+// may wait.
+func WithPause(ctx context.Context, pause func(context.Context) error) context.Context {
+	return context.WithValue(ctx, pauseKey{}, pause)
+}
+
+// pauseOf is what WithPause put there; nil where it was not called.
+func pauseOf(ctx context.Context) func(context.Context) error {
+	p, _ := ctx.Value(pauseKey{}).(func(context.Context) error)
+	return p
+}
+
+// Pause is called between two parts of long work. That its context ended is an error.
+func Pause(ctx context.Context) error {
+	if p := pauseOf(ctx); p != nil {
+		return p(ctx)
+	}
+	return ctx.Err()
+}
+
 // windowHook is what a run calls around every timed window; nil where nobody wants to know.
 func windowHook(ctx context.Context) func() func() []matrix.DaemonWork {
 	w := WindowsOf(ctx)

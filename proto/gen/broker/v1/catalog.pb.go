@@ -595,7 +595,9 @@ type InspectArtifactRequest struct {
 	// A path on the daemon's machine, or hf:ORG/NAME@REVISION in its cache.
 	Locator *string `protobuf:"bytes,1,opt,name=locator" json:"locator,omitempty"`
 	// Read headers only, hash nothing.
-	HeadersOnly   *bool `protobuf:"varint,2,opt,name=headers_only,json=headersOnly" json:"headers_only,omitempty"`
+	HeadersOnly *bool `protobuf:"varint,2,opt,name=headers_only,json=headersOnly" json:"headers_only,omitempty"`
+	// Read every file again, whatever is known of it.
+	Rehash        *bool `protobuf:"varint,3,opt,name=rehash" json:"rehash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -640,6 +642,13 @@ func (x *InspectArtifactRequest) GetLocator() string {
 func (x *InspectArtifactRequest) GetHeadersOnly() bool {
 	if x != nil && x.HeadersOnly != nil {
 		return *x.HeadersOnly
+	}
+	return false
+}
+
+func (x *InspectArtifactRequest) GetRehash() bool {
+	if x != nil && x.Rehash != nil {
+		return *x.Rehash
 	}
 	return false
 }
@@ -914,10 +923,11 @@ const file_broker_v1_catalog_proto_rawDesc = "" +
 	"\x04File\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x16\n" +
-	"\x06sha256\x18\x03 \x01(\tR\x06sha256\"U\n" +
+	"\x06sha256\x18\x03 \x01(\tR\x06sha256\"m\n" +
 	"\x16InspectArtifactRequest\x12\x18\n" +
 	"\alocator\x18\x01 \x01(\tR\alocator\x12!\n" +
-	"\fheaders_only\x18\x02 \x01(\bR\vheadersOnly\"^\n" +
+	"\fheaders_only\x18\x02 \x01(\bR\vheadersOnly\x12\x16\n" +
+	"\x06rehash\x18\x03 \x01(\bR\x06rehash\"^\n" +
 	"\x17InspectArtifactResponse\x12/\n" +
 	"\bmanifest\x18\x01 \x01(\v2\x13.broker.v1.ManifestR\bmanifest\x12\x12\n" +
 	"\x04json\x18\x02 \x01(\fR\x04json\"\xb9\x04\n" +

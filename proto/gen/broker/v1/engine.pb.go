@@ -941,14 +941,18 @@ type ArmDiff struct {
 	B *string `protobuf:"bytes,3,opt,name=b" json:"b,omitempty"`
 	// The record that its facts are from.
 	BWhere *string `protobuf:"bytes,4,opt,name=b_where,json=bWhere" json:"b_where,omitempty"`
-	// The two are different code.
+	// The two are different code. Absent: what would tell is not recorded on a side.
 	Distinct *bool `protobuf:"varint,5,opt,name=distinct" json:"distinct,omitempty"`
 	// How that is known.
 	Says *string `protobuf:"bytes,6,opt,name=says" json:"says,omitempty"`
 	// Recorded on both sides.
 	Differs []*Difference `protobuf:"bytes,7,rep,name=differs" json:"differs,omitempty"`
 	// Recorded on one side: unknown, which is not equal.
-	Unknown       []*Difference `protobuf:"bytes,8,rep,name=unknown" json:"unknown,omitempty"`
+	Unknown []*Difference `protobuf:"bytes,8,rep,name=unknown" json:"unknown,omitempty"`
+	// The first arm is a simulated engine.
+	ASimulated *bool `protobuf:"varint,9,opt,name=a_simulated,json=aSimulated" json:"a_simulated,omitempty"`
+	// The second arm is a simulated engine.
+	BSimulated    *bool `protobuf:"varint,10,opt,name=b_simulated,json=bSimulated" json:"b_simulated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1037,6 +1041,20 @@ func (x *ArmDiff) GetUnknown() []*Difference {
 		return x.Unknown
 	}
 	return nil
+}
+
+func (x *ArmDiff) GetASimulated() bool {
+	if x != nil && x.ASimulated != nil {
+		return *x.ASimulated
+	}
+	return false
+}
+
+func (x *ArmDiff) GetBSimulated() bool {
+	if x != nil && x.BSimulated != nil {
+		return *x.BSimulated
+	}
+	return false
 }
 
 // Difference is one fact that differs.
@@ -1190,7 +1208,7 @@ const file_broker_v1_engine_proto_rawDesc = "" +
 	"\x01a\x18\x01 \x01(\tR\x01a\x12\f\n" +
 	"\x01b\x18\x02 \x01(\tR\x01b\"<\n" +
 	"\x10DiffArmsResponse\x12(\n" +
-	"\x05diffs\x18\x01 \x03(\v2\x12.broker.v1.ArmDiffR\x05diffs\"\xe9\x01\n" +
+	"\x05diffs\x18\x01 \x03(\v2\x12.broker.v1.ArmDiffR\x05diffs\"\xab\x02\n" +
 	"\aArmDiff\x12\f\n" +
 	"\x01a\x18\x01 \x01(\tR\x01a\x12\x17\n" +
 	"\aa_where\x18\x02 \x01(\tR\x06aWhere\x12\f\n" +
@@ -1199,7 +1217,12 @@ const file_broker_v1_engine_proto_rawDesc = "" +
 	"\bdistinct\x18\x05 \x01(\bR\bdistinct\x12\x12\n" +
 	"\x04says\x18\x06 \x01(\tR\x04says\x12/\n" +
 	"\adiffers\x18\a \x03(\v2\x15.broker.v1.DifferenceR\adiffers\x12/\n" +
-	"\aunknown\x18\b \x03(\v2\x15.broker.v1.DifferenceR\aunknown\"\x84\x01\n" +
+	"\aunknown\x18\b \x03(\v2\x15.broker.v1.DifferenceR\aunknown\x12\x1f\n" +
+	"\va_simulated\x18\t \x01(\bR\n" +
+	"aSimulated\x12\x1f\n" +
+	"\vb_simulated\x18\n" +
+	" \x01(\bR\n" +
+	"bSimulated\"\x84\x01\n" +
 	"\n" +
 	"Difference\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +

@@ -760,10 +760,14 @@ type Point struct {
 	PromptTokens *int64 `protobuf:"varint,4,opt,name=prompt_tokens,json=promptTokens" json:"prompt_tokens,omitempty"`
 	// Tokens asked for.
 	OutputTokens *int64 `protobuf:"varint,5,opt,name=output_tokens,json=outputTokens" json:"output_tokens,omitempty"`
-	// Streams at once.
+	// Streams at once; absent where requests arrive at a rate.
 	Concurrency *int64 `protobuf:"varint,6,opt,name=concurrency" json:"concurrency,omitempty"`
 	// Requests of a repetition.
-	Requests      *int64 `protobuf:"varint,7,opt,name=requests" json:"requests,omitempty"`
+	Requests *int64 `protobuf:"varint,7,opt,name=requests" json:"requests,omitempty"`
+	// Requests that arrive in a minute; absent where the next one is sent when one ends.
+	RatePerMinute *int64 `protobuf:"varint,8,opt,name=rate_per_minute,json=ratePerMinute" json:"rate_per_minute,omitempty"`
+	// poisson or constant; absent without a rate.
+	Arrivals      *string `protobuf:"bytes,9,opt,name=arrivals" json:"arrivals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -845,6 +849,20 @@ func (x *Point) GetRequests() int64 {
 		return *x.Requests
 	}
 	return 0
+}
+
+func (x *Point) GetRatePerMinute() int64 {
+	if x != nil && x.RatePerMinute != nil {
+		return *x.RatePerMinute
+	}
+	return 0
+}
+
+func (x *Point) GetArrivals() string {
+	if x != nil && x.Arrivals != nil {
+		return *x.Arrivals
+	}
+	return ""
 }
 
 // Group is a set of arms with one artifact, one policy and one schedule.
@@ -1549,7 +1567,7 @@ const file_broker_v1_plan_proto_rawDesc = "" +
 	"\x05loads\x18\x05 \x01(\x03R\x05loads\x12\x12\n" +
 	"\x04fits\x18\x06 \x01(\bR\x04fits\"\x1d\n" +
 	"\x05Lines\x12\x14\n" +
-	"\x05lines\x18\x01 \x03(\tR\x05lines\"\xd7\x01\n" +
+	"\x05lines\x18\x01 \x03(\tR\x05lines\"\x9b\x02\n" +
 	"\x05Point\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\bworkload\x18\x02 \x01(\tR\bworkload\x12\x1a\n" +
@@ -1557,7 +1575,9 @@ const file_broker_v1_plan_proto_rawDesc = "" +
 	"\rprompt_tokens\x18\x04 \x01(\x03R\fpromptTokens\x12#\n" +
 	"\routput_tokens\x18\x05 \x01(\x03R\foutputTokens\x12 \n" +
 	"\vconcurrency\x18\x06 \x01(\x03R\vconcurrency\x12\x1a\n" +
-	"\brequests\x18\a \x01(\x03R\brequests\"\xcb\x01\n" +
+	"\brequests\x18\a \x01(\x03R\brequests\x12&\n" +
+	"\x0frate_per_minute\x18\b \x01(\x03R\rratePerMinute\x12\x1a\n" +
+	"\barrivals\x18\t \x01(\tR\barrivals\"\xcb\x01\n" +
 	"\x05Group\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\bartifact\x18\x02 \x01(\tR\bartifact\x12)\n" +

@@ -1823,7 +1823,9 @@ func (x *Margin) GetMargin() float64 {
 type JudgeRunResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What each primary cell says of the margin.
-	Margins       []*MarginCell `protobuf:"bytes,1,rep,name=margins" json:"margins,omitempty"`
+	Margins []*MarginCell `protobuf:"bytes,1,rep,name=margins" json:"margins,omitempty"`
+	// A program that plays an engine took part in the run.
+	Simulated     *bool `protobuf:"varint,2,opt,name=simulated" json:"simulated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1865,6 +1867,13 @@ func (x *JudgeRunResponse) GetMargins() []*MarginCell {
 	return nil
 }
 
+func (x *JudgeRunResponse) GetSimulated() bool {
+	if x != nil && x.Simulated != nil {
+		return *x.Simulated
+	}
+	return false
+}
+
 // MarginCell is one primary cell, seen from the new build.
 type MarginCell struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1877,7 +1886,9 @@ type MarginCell struct {
 	// The interval excludes a slow-down beyond the margin.
 	Holds *bool `protobuf:"varint,4,opt,name=holds" json:"holds,omitempty"`
 	// Why.
-	Why           *string `protobuf:"bytes,5,opt,name=why" json:"why,omitempty"`
+	Why *string `protobuf:"bytes,5,opt,name=why" json:"why,omitempty"`
+	// No engine was measured on one side or on both.
+	Simulated     *bool `protobuf:"varint,6,opt,name=simulated" json:"simulated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1945,6 +1956,13 @@ func (x *MarginCell) GetWhy() string {
 		return *x.Why
 	}
 	return ""
+}
+
+func (x *MarginCell) GetSimulated() bool {
+	if x != nil && x.Simulated != nil {
+		return *x.Simulated
+	}
+	return false
 }
 
 // ListCellsRequest asks for cells of a run.
@@ -2227,7 +2245,9 @@ type AuditRunResponse struct {
 	// Cells derived again.
 	Cells *int64 `protobuf:"varint,5,opt,name=cells" json:"cells,omitempty"`
 	// What does not follow from the evidence. Empty: all of it does.
-	Findings      []*AuditFinding `protobuf:"bytes,6,rep,name=findings" json:"findings,omitempty"`
+	Findings []*AuditFinding `protobuf:"bytes,6,rep,name=findings" json:"findings,omitempty"`
+	// Simulated engines took part.
+	Simulated     *bool `protobuf:"varint,7,opt,name=simulated" json:"simulated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2302,6 +2322,13 @@ func (x *AuditRunResponse) GetFindings() []*AuditFinding {
 		return x.Findings
 	}
 	return nil
+}
+
+func (x *AuditRunResponse) GetSimulated() bool {
+	if x != nil && x.Simulated != nil {
+		return *x.Simulated
+	}
+	return false
 }
 
 // AuditFinding is evidence that is not what was recorded, or a number that the evidence does not give.
@@ -2965,16 +2992,18 @@ const file_broker_v1_run_proto_rawDesc = "" +
 	"\x06margin\x18\x03 \x01(\v2\x11.broker.v1.MarginR\x06margin\"2\n" +
 	"\x06Margin\x12\x10\n" +
 	"\x03arm\x18\x01 \x01(\tR\x03arm\x12\x16\n" +
-	"\x06margin\x18\x02 \x01(\x01R\x06margin\"C\n" +
+	"\x06margin\x18\x02 \x01(\x01R\x06margin\"a\n" +
 	"\x10JudgeRunResponse\x12/\n" +
-	"\amargins\x18\x01 \x03(\v2\x15.broker.v1.MarginCellR\amargins\"~\n" +
+	"\amargins\x18\x01 \x03(\v2\x15.broker.v1.MarginCellR\amargins\x12\x1c\n" +
+	"\tsimulated\x18\x02 \x01(\bR\tsimulated\"\x9c\x01\n" +
 	"\n" +
 	"MarginCell\x12\x12\n" +
 	"\x04cell\x18\x01 \x01(\tR\x04cell\x12\x19\n" +
 	"\bratio_lo\x18\x02 \x01(\x01R\aratioLo\x12\x19\n" +
 	"\bratio_hi\x18\x03 \x01(\x01R\aratioHi\x12\x14\n" +
 	"\x05holds\x18\x04 \x01(\bR\x05holds\x12\x10\n" +
-	"\x03why\x18\x05 \x01(\tR\x03why\"<\n" +
+	"\x03why\x18\x05 \x01(\tR\x03why\x12\x1c\n" +
+	"\tsimulated\x18\x06 \x01(\bR\tsimulated\"<\n" +
 	"\x10ListCellsRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05words\x18\x02 \x03(\tR\x05words\":\n" +
@@ -2988,14 +3017,15 @@ const file_broker_v1_run_proto_rawDesc = "" +
 	"\x05cells\x18\x01 \x03(\v2\x0f.broker.v1.CellR\x05cells\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\fR\x04text\"%\n" +
 	"\x0fAuditRunRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\xb9\x01\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xd7\x01\n" +
 	"\x10AuditRunResponse\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\arecords\x18\x02 \x01(\x03R\arecords\x12\x12\n" +
 	"\x04legs\x18\x03 \x01(\x03R\x04legs\x12\x1a\n" +
 	"\brequests\x18\x04 \x01(\x03R\brequests\x12\x14\n" +
 	"\x05cells\x18\x05 \x01(\x03R\x05cells\x123\n" +
-	"\bfindings\x18\x06 \x03(\v2\x17.broker.v1.AuditFindingR\bfindings\"P\n" +
+	"\bfindings\x18\x06 \x03(\v2\x17.broker.v1.AuditFindingR\bfindings\x12\x1c\n" +
+	"\tsimulated\x18\a \x01(\bR\tsimulated\"P\n" +
 	"\fAuditFinding\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
 	"\x05where\x18\x02 \x01(\tR\x05where\x12\x16\n" +

@@ -317,7 +317,9 @@ type PinnedStart struct {
 	// models/MODEL.
 	Model *string `protobuf:"bytes,2,opt,name=model" json:"model,omitempty"`
 	// Artifact id or quantization. Absent: the preferred one that the engine opens.
-	Quant         *string `protobuf:"bytes,3,opt,name=quant" json:"quant,omitempty"`
+	Quant *string `protobuf:"bytes,3,opt,name=quant" json:"quant,omitempty"`
+	// Read the artifact's files again, whatever is known of them.
+	Rehash        *bool `protobuf:"varint,4,opt,name=rehash" json:"rehash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -371,6 +373,13 @@ func (x *PinnedStart) GetQuant() string {
 		return *x.Quant
 	}
 	return ""
+}
+
+func (x *PinnedStart) GetRehash() bool {
+	if x != nil && x.Rehash != nil {
+		return *x.Rehash
+	}
+	return false
 }
 
 // PinAct is a pin that somebody writes.
@@ -548,7 +557,9 @@ type Preflight struct {
 	// Why it did not start.
 	Failure *StartFailure `protobuf:"bytes,8,opt,name=failure" json:"failure,omitempty"`
 	// The whole record as JSON.
-	Json          []byte `protobuf:"bytes,9,opt,name=json" json:"json,omitempty"`
+	Json []byte `protobuf:"bytes,9,opt,name=json" json:"json,omitempty"`
+	// The engine is simulated.
+	Simulated     *bool `protobuf:"varint,10,opt,name=simulated" json:"simulated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -644,6 +655,13 @@ func (x *Preflight) GetJson() []byte {
 		return x.Json
 	}
 	return nil
+}
+
+func (x *Preflight) GetSimulated() bool {
+	if x != nil && x.Simulated != nil {
+		return *x.Simulated
+	}
+	return false
 }
 
 // StartFailure is why a server did not become ready.
@@ -767,7 +785,9 @@ type Gate struct {
 	// Why the server did not start.
 	StartFailure *StartFailure `protobuf:"bytes,13,opt,name=start_failure,json=startFailure" json:"start_failure,omitempty"`
 	// The whole record as JSON.
-	Json          []byte `protobuf:"bytes,14,opt,name=json" json:"json,omitempty"`
+	Json []byte `protobuf:"bytes,14,opt,name=json" json:"json,omitempty"`
+	// The engine is simulated.
+	Simulated     *bool `protobuf:"varint,15,opt,name=simulated" json:"simulated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -900,6 +920,13 @@ func (x *Gate) GetJson() []byte {
 	return nil
 }
 
+func (x *Gate) GetSimulated() bool {
+	if x != nil && x.Simulated != nil {
+		return *x.Simulated
+	}
+	return false
+}
+
 // Drift is one prompt that was answered otherwise.
 type Drift struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -985,7 +1012,9 @@ type PinCheck struct {
 	// Fields that do not match.
 	Mismatches []*PinMismatch `protobuf:"bytes,4,rep,name=mismatches" json:"mismatches,omitempty"`
 	// Why nothing runs, where the pinned engine cannot start.
-	DoesNotRun    *string `protobuf:"bytes,5,opt,name=does_not_run,json=doesNotRun" json:"does_not_run,omitempty"`
+	DoesNotRun *string `protobuf:"bytes,5,opt,name=does_not_run,json=doesNotRun" json:"does_not_run,omitempty"`
+	// Artifacts that were opened and that the pin has no manifest of.
+	Unlisted      []string `protobuf:"bytes,6,rep,name=unlisted" json:"unlisted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1053,6 +1082,13 @@ func (x *PinCheck) GetDoesNotRun() string {
 		return *x.DoesNotRun
 	}
 	return ""
+}
+
+func (x *PinCheck) GetUnlisted() []string {
+	if x != nil {
+		return x.Unlisted
+	}
+	return nil
 }
 
 // PinMismatch is one field of a pin that what runs does not match.
@@ -1287,11 +1323,12 @@ const file_broker_v1_trial_proto_rawDesc = "" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x14\n" +
 	"\x05quant\x18\x03 \x01(\tR\x05quant\x12\x18\n" +
 	"\aprompts\x18\x04 \x01(\x03R\aprompts\x12\x16\n" +
-	"\x06accept\x18\x05 \x01(\bR\x06accept\"Q\n" +
+	"\x06accept\x18\x05 \x01(\bR\x06accept\"i\n" +
 	"\vPinnedStart\x12\x16\n" +
 	"\x06engine\x18\x01 \x01(\tR\x06engine\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x14\n" +
-	"\x05quant\x18\x03 \x01(\tR\x05quant\"l\n" +
+	"\x05quant\x18\x03 \x01(\tR\x05quant\x12\x16\n" +
+	"\x06rehash\x18\x04 \x01(\bR\x06rehash\"l\n" +
 	"\x06PinAct\x12\x10\n" +
 	"\x03pin\x18\x01 \x01(\tR\x03pin\x12,\n" +
 	"\x05start\x18\x02 \x01(\v2\x16.broker.v1.PinnedStartR\x05start\x12\x10\n" +
@@ -1304,7 +1341,7 @@ const file_broker_v1_trial_proto_rawDesc = "" +
 	"preflights\x12%\n" +
 	"\x05gates\x18\x03 \x03(\v2\x0f.broker.v1.GateR\x05gates\x120\n" +
 	"\tpin_check\x18\x04 \x01(\v2\x13.broker.v1.PinCheckR\bpinCheck\x12 \n" +
-	"\x03pin\x18\x05 \x01(\v2\x0e.broker.v1.PinR\x03pin\"\xc7\x02\n" +
+	"\x03pin\x18\x05 \x01(\v2\x0e.broker.v1.PinR\x03pin\"\xe5\x02\n" +
 	"\tPreflight\x12\x16\n" +
 	"\x06engine\x18\x01 \x01(\tR\x06engine\x12\x1a\n" +
 	"\bartifact\x18\x02 \x01(\tR\bartifact\x12.\n" +
@@ -1315,7 +1352,9 @@ const file_broker_v1_trial_proto_rawDesc = "" +
 	"\x04made\x18\x06 \x03(\v2\x0f.broker.v1.FactR\x04made\x12\x16\n" +
 	"\x06answer\x18\a \x01(\tR\x06answer\x121\n" +
 	"\afailure\x18\b \x01(\v2\x17.broker.v1.StartFailureR\afailure\x12\x12\n" +
-	"\x04json\x18\t \x01(\fR\x04json\"\x9e\x01\n" +
+	"\x04json\x18\t \x01(\fR\x04json\x12\x1c\n" +
+	"\tsimulated\x18\n" +
+	" \x01(\bR\tsimulated\"\x9e\x01\n" +
 	"\fStartFailure\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x14\n" +
 	"\x05phase\x18\x02 \x01(\tR\x05phase\x12\x18\n" +
@@ -1323,7 +1362,7 @@ const file_broker_v1_trial_proto_rawDesc = "" +
 	"\x03fix\x18\x04 \x01(\tR\x03fix\x12\x1d\n" +
 	"\n" +
 	"root_cause\x18\x05 \x03(\tR\trootCause\x12\x19\n" +
-	"\blog_path\x18\x06 \x01(\tR\alogPath\"\xd3\x03\n" +
+	"\blog_path\x18\x06 \x01(\tR\alogPath\"\xf1\x03\n" +
 	"\x04Gate\x12\x16\n" +
 	"\x06engine\x18\x01 \x01(\tR\x06engine\x12\x1a\n" +
 	"\bartifact\x18\x02 \x01(\tR\bartifact\x12.\n" +
@@ -1342,12 +1381,13 @@ const file_broker_v1_trial_proto_rawDesc = "" +
 	"\n" +
 	"canary_got\x18\f \x01(\tR\tcanaryGot\x12<\n" +
 	"\rstart_failure\x18\r \x01(\v2\x17.broker.v1.StartFailureR\fstartFailure\x12\x12\n" +
-	"\x04json\x18\x0e \x01(\fR\x04json\"U\n" +
+	"\x04json\x18\x0e \x01(\fR\x04json\x12\x1c\n" +
+	"\tsimulated\x18\x0f \x01(\bR\tsimulated\"U\n" +
 	"\x05Drift\x12\x16\n" +
 	"\x06prompt\x18\x01 \x01(\x03R\x06prompt\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x12\n" +
 	"\x04want\x18\x03 \x01(\tR\x04want\x12\x10\n" +
-	"\x03got\x18\x04 \x01(\tR\x03got\"\xa6\x01\n" +
+	"\x03got\x18\x04 \x01(\tR\x03got\"\xc2\x01\n" +
 	"\bPinCheck\x12\x16\n" +
 	"\x06engine\x18\x01 \x01(\tR\x06engine\x12\x10\n" +
 	"\x03pin\x18\x02 \x01(\tR\x03pin\x12\x16\n" +
@@ -1356,7 +1396,8 @@ const file_broker_v1_trial_proto_rawDesc = "" +
 	"mismatches\x18\x04 \x03(\v2\x16.broker.v1.PinMismatchR\n" +
 	"mismatches\x12 \n" +
 	"\fdoes_not_run\x18\x05 \x01(\tR\n" +
-	"doesNotRun\"k\n" +
+	"doesNotRun\x12\x1a\n" +
+	"\bunlisted\x18\x06 \x03(\tR\bunlisted\"k\n" +
 	"\vPinMismatch\x12\x14\n" +
 	"\x05field\x18\x01 \x01(\tR\x05field\x12\x1a\n" +
 	"\bexpected\x18\x02 \x01(\tR\bexpected\x12\x14\n" +
