@@ -52,6 +52,13 @@ func (i *Instance) identity(ctx context.Context, run *running, said matrix.Facts
 			return nil, "", err
 		}
 		facts = append(facts, outside...)
+		if len(tree) > 0 {
+			cpus, err := process.CPUs(tree[0].PID)
+			if err != nil {
+				return nil, "", err
+			}
+			facts = append(facts, Seen(fingerprint.FactConfig+"cpus", cpus, "sched_getaffinity(2) of the server's first process"))
+		}
 	}
 	switch {
 	case len(run.Weights) == 0:

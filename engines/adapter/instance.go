@@ -168,7 +168,7 @@ func (i *Instance) launch(ctx context.Context, v openai.Values, run *running, pr
 	}
 	tree, err := i.slot.Start(ctx, process.Start{
 		Runtime: how, Limit: limit, Causes: causes, Progress: progress,
-		Spec: process.Spec{LoadID: r.LoadID, Argv: run.Argv, Env: run.Env, Links: run.Links, Host: r.Host, Port: r.Port, LogPath: r.LogPath, StatePath: r.StatePath},
+		Spec: process.Spec{LoadID: r.LoadID, Argv: run.Argv, Env: run.Env, SpareCPUs: v.Int("spare_cpus").Or(0), Links: run.Links, Host: r.Host, Port: r.Port, LogPath: r.LogPath, StatePath: r.StatePath},
 		Ready: func(ctx context.Context, t process.Tree, progress func(matrix.Progress)) error {
 			run.tree, run.pids = t, t.Processes
 			var err error

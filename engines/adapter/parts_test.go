@@ -14,7 +14,7 @@ import (
 )
 
 var testRules = Rules{
-	Schema:    append([]matrix.Setting{{Name: "share", Type: "string"}}, Common("")...),
+	Schema:    append([]matrix.Setting{{Name: "share", Type: "string"}, {Name: "image", Type: "string"}}, Common("")...),
 	Forbidden: map[string]string{"--spec-": PolicyOnly, "--spec-synth": "forged"},
 	Own:       []string{"--port", "-p"},
 	OwnEnv:    map[string]string{"CACHE": PrivateCache},
@@ -37,6 +37,9 @@ func TestRules(t *testing.T) {
 		"its own":             {engines.Settings{"extra_args": "--port=1,-p,-port"}, []string{"extra_args: --port=1: the adapter sets", "extra_args: -p: the adapter sets"}},
 		"a variable":          {engines.Settings{"env.CACHE": "x", "env.OTHER": "y"}, []string{"env.CACHE: is not taken here"}},
 		"a URL":               {engines.Settings{"attach": "localhost"}, []string{"attach: "}},
+		"CPUs of a container": {engines.Settings{"spare_cpus": "1", "image": "x"}, []string{"spare_cpus: a container"}},
+		"CPUs of a stranger":  {engines.Settings{"spare_cpus": "0", "attach": "http://localhost:1"}, []string{"spare_cpus: an attached"}},
+		"fewer than no CPUs":  {engines.Settings{"spare_cpus": "-1"}, []string{"spare_cpus: -1 is below zero"}},
 		"a fraction":          {engines.Settings{"share": "1.01"}, []string{`share: "1.01" is not a fraction`}},
 		"not a number":        {engines.Settings{"share": "NaN"}, []string{`share: "NaN" is not a fraction`}},
 		"a look at the disk":  {engines.Settings{"share": "1"}, []string{"share: looked up only"}},

@@ -36,6 +36,7 @@ func Common(waiveExample string) []matrix.Setting {
 		{Name: "extra_args", Type: "list", Help: "further arguments, none of those that the adapter sets itself"},
 		{Name: "waive", Type: "list", Help: "flags of a fair run that this build may lack because it predates the feature" + waiveExample},
 		{Name: "env", Type: "map", Help: "variables for the server"},
+		{Name: "spare_cpus", Type: "int", Help: "CPUs of the box that the server must not run on, counted from the first: an engine whose idle threads spin leaves them to the client that measures"},
 		{Name: "ready_timeout", Type: "duration", Help: "limit of a start; unset: the run's"},
 		{Name: "attach", Type: "string", Help: "base URL of a running server; it is described, never started, stopped or compared"},
 	}
@@ -56,6 +57,16 @@ func (r Rules) Check(s engines.Settings) []engines.FieldError {
 	for _, name := range r.Places {
 		if s["image"] != "" && s[name] != "" {
 			add(name, "image and "+name+" are both given", "name one installation")
+		}
+	}
+	if n, ok := v.Int("spare_cpus").Get(); ok {
+		switch {
+		case n < 0:
+			add("spare_cpus", s["spare_cpus"]+" is below zero", "")
+		case s["image"] != "":
+			add("spare_cpus", "a container has CPUs of its own", "give it --cpuset-cpus as an option")
+		case s["attach"] != "":
+			add("spare_cpus", "an attached server was started by somebody else", "remove it")
 		}
 	}
 	for _, a := range v.List("extra_args") {

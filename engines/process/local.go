@@ -139,7 +139,7 @@ func (t *local) launch(boot string) error {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		children.Lock()
-		err := cmd.Start()
+		err := startBeside(cmd, t.spec.SpareCPUs)
 		if err == nil {
 			children.pids[cmd.Process.Pid] = true
 		}

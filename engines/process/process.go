@@ -36,6 +36,7 @@ type Spec struct {
 	Argv      []string          // the executable's path first
 	Env       map[string]string // declared variables; they win over inherited ones
 	Inherit   []string          // names inherited beside DefaultInherit; a trailing * matches a prefix
+	SpareCPUs int               // CPUs that the tree must not run on, counted from the first that this process may use; Local alone keeps it
 	Links     map[string]string // symbolic links in the otherwise empty working directory: target by name
 	Host      string            // the address the server will listen on
 	Port      int               // the port it was told to use
