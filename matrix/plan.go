@@ -183,6 +183,9 @@ type LeftOut struct {
 	Why  string `json:"why"`
 }
 
+// PlanSchema is the version of the shape of a plan, and of the records that refer to it.
+const PlanSchema = 1
+
 // Plan is what will be measured. It holds no time, host or path: equal input and seed give equal bytes.
 type Plan struct {
 	Schema     int               `json:"schema"`

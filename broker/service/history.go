@@ -3,11 +3,11 @@ package service
 import (
 	"context"
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"slices"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/regular"
 )
 
 // maxHistory bounds how many earlier runs a report looks at for the history of its cells.
@@ -90,9 +90,12 @@ func sameKeys(id matrix.CellID, a, b map[[2]string]string) bool {
 	return true
 }
 
-// reportBeside reads the report that lies beside a run's evidence.
+// mostReport bounds what is read of a report: a thousand cells take some megabytes.
+const mostReport = 64 << 20
+
+// reportBeside reads the report that lies beside a run's evidence; the report of another run, or of another version, is none.
 func (s *Service) reportBeside(name string) (matrix.Report, bool) {
 	var r matrix.Report
-	data, err := os.ReadFile(filepath.Join(s.runs, name, "report.json"))
-	return r, err == nil && json.Unmarshal(data, &r) == nil
+	data, err := regular.ReadFile(filepath.Join(s.runs, name, "report.json"), mostReport)
+	return r, err == nil && json.Unmarshal(data, &r) == nil && r.Run == name && r.Schema == reportSchema
 }

@@ -7,6 +7,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"enginebroker/matrix"
 	"enginebroker/matrix/box"
@@ -235,7 +236,7 @@ func (ev *evidence) add(rec ledger.Record) error {
 		if err := rec.Decode(&b); err != nil {
 			return err
 		}
-		ev.hold(b)
+		ev.hold(b, rec.Time)
 	case ledger.KindBox:
 		var b ledger.Box
 		if err := rec.Decode(&b); err != nil {
@@ -281,8 +282,9 @@ func (ev *evidence) begin(b ledger.SuperblockStart) {
 	}
 }
 
-func (ev *evidence) hold(b ledger.Hold) {
-	h := verdict.Hold{Pair: b.Cell.Pair, Group: b.Cell.Group, Point: b.Cell.Point, Metric: b.Cell.Metric, Why: b.Who + ": " + b.Why}
+func (ev *evidence) hold(b ledger.Hold, at time.Time) {
+	h := verdict.Hold{Pair: b.Cell.Pair, Group: b.Cell.Group, Point: b.Cell.Point, Metric: b.Cell.Metric,
+		Why: fmt.Sprintf("held by %s at %s: %s", b.Who, at.UTC().Format(time.RFC3339), b.Why)}
 	same := func(x verdict.Hold) bool {
 		return x.Pair == h.Pair && x.Group == h.Group && x.Point == h.Point && x.Metric == h.Metric
 	}

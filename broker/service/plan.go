@@ -24,7 +24,6 @@ import (
 // Versions of what a method id stands for. A change that moves a number raises the one it belongs to; a change of the
 // program that moves none leaves them, so that A/A results and history stay valid (protocol §8).
 const (
-	planSchema      = 1
 	protocolVersion = 1
 	clientVersion   = 1
 	gateVersion     = 1
@@ -124,7 +123,7 @@ func (s *Service) plan(ctx context.Context, q Request, t *team) (Planned, error)
 	if !ok {
 		seed = drawSeed()
 	}
-	p := matrix.Plan{Schema: planSchema, Model: model.Name, Subject: in.Subject, Profile: profile.Name, Box: box.profile.Name, Seed: strconv.FormatUint(seed, 10),
+	p := matrix.Plan{Schema: matrix.PlanSchema, Model: model.Name, Subject: in.Subject, Profile: profile.Name, Box: box.profile.Name, Seed: strconv.FormatUint(seed, 10),
 		Grids: profile.Grids, Groups: agreed.Groups, Agreements: agreed.Agreements, Refusals: agreed.Refusals, Absent: t.absent()}
 	limits := workload.LimitsOf(points)
 	q.special.groups(&p)

@@ -402,6 +402,22 @@ func TestPlanEdited(t *testing.T) {
 	})
 }
 
+// What a later version wrote is not guessed at.
+func TestPlanOfALaterVersion(t *testing.T) {
+	p := plan()
+	p.Schema = matrix.PlanSchema + 1
+	r, err := Create(filepath.Join(t.TempDir(), "run"), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Read(r.Dir()); err == nil || !strings.Contains(err.Error(), "its format is 2 and this program reads up to 1") {
+		t.Errorf("read: %v", err)
+	}
+}
+
 // An edited arrival log is found by whoever reads it, not by audits alone.
 func TestReaderFindsEdit(t *testing.T) {
 	dir := fill(t)

@@ -23,14 +23,27 @@ const (
 	maxReport = 256 << 20
 )
 
+// ours refuses the plan of a later version, whose fields could only be guessed.
+func ours(plan []byte) error {
+	var v struct{ Schema int }
+	if err := json.Unmarshal(plan, &v); err == nil && v.Schema > matrix.PlanSchema {
+		return fmt.Errorf("its format is %d and this program reads up to %d: use the version that made the run, or a later one", v.Schema, matrix.PlanSchema)
+	}
+	return nil // what is no JSON is told by who decodes it
+}
+
 // replay reads plan and ledger and sets the run to the records that verify.
 func (r *Run) replay() (Findings, error) {
 	text, err := regular.ReadFileIn(r.root, PlanFile, maxPlan)
 	if err != nil {
 		return Findings{{Code: PlanMissing, Path: PlanFile, Detail: err.Error(), Lost: "the whole run"}}, fmt.Errorf("%s: %w", r.dir, err)
 	}
-	if err := strict(text, &r.plan); err != nil {
-		err = fmt.Errorf("%s: not a plan: %w", filepath.Join(r.dir, PlanFile), err)
+	err = ours(text)
+	if err == nil {
+		err = strict(text, &r.plan)
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: not a plan that can be read: %w", filepath.Join(r.dir, PlanFile), err)
 		return Findings{{Code: PlanMissing, Path: PlanFile, Detail: err.Error(), Lost: "the whole run"}}, err
 	}
 	r.hash = sum(text)

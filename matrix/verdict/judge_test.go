@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"enginebroker/matrix"
 	"enginebroker/matrix/gates"
@@ -368,6 +369,7 @@ func TestNextStepsExist(t *testing.T) {
 	next := func(superblocks, grids int, change func(*verdict.Grid), code matrix.Reason) string {
 		r := newRun(t, superblocks, "a", "b")
 		r.plan.Grids, r.plan.Model, r.plan.Profile = grids, "toy", "standard"
+		r.plan.Cost = matrix.Cost{Loads: 10, Estimate: 20 * time.Second}
 		g := r.grid(superblocks, values(map[string]float64{"a": 11, "b": 10}))
 		if change != nil {
 			change(g)
@@ -391,7 +393,7 @@ func TestNextStepsExist(t *testing.T) {
 	for _, c := range []struct{ got, want, not string }{
 		{next(3, 2, nil, matrix.SingleGrid), "reboot, then broker resume", "compare"},
 		{next(3, 1, nil, matrix.SingleGrid), "--profile binding", "resume"},
-		{next(2, 1, nil, matrix.FewBlocks), "3 superblocks (--profile standard): 15 loads", "more superblocks"},
+		{next(2, 1, nil, matrix.FewBlocks), "3 superblocks (--profile standard): 15 loads, about 30 s", "more superblocks"},
 		{next(3, 1, lag(matrix.SwapActivity), matrix.NoValidBlock), "the series again: 15 loads", "more superblocks"},
 		{next(3, 1, nil, matrix.AAEmbeddedOnly), "broker aa --model toy --profile standard", ""},
 		{next(3, 1, lag(matrix.ClientLag), matrix.HarnessFault), "the timed client was late", "repair"},

@@ -44,7 +44,7 @@ func (x *index) next(code matrix.Reason, p *pairing, blocks int) string {
 	case matrix.CanaryFailed, matrix.PromptTokensMismatch, matrix.IdentityAssertFailed, matrix.MachineMismatch:
 		return fmt.Sprintf("repair the arm, then the series again: %s", loads(whole))
 	case matrix.OperatorHold:
-		return "the operator lifts the hold: no load"
+		return "who knows why it is held lifts it, without a load (broker hold --release)"
 	case matrix.AttachedServer:
 		return fmt.Sprintf("let the broker launch this server, then the series: %s", loads(whole))
 	case matrix.GridInterval:
@@ -113,7 +113,7 @@ func (x *index) costing(n int) string {
 	}
 	switch d := c.Estimate / time.Duration(c.Loads) * time.Duration(n); {
 	case d < time.Minute:
-		return text
+		return fmt.Sprintf("%s, about %.0f s", text, max(1, d.Seconds()))
 	case d < time.Hour:
 		return fmt.Sprintf("%s, about %.0f min", text, d.Minutes())
 	default:
