@@ -74,8 +74,12 @@ func snapshotLine(x service.Snapshot) string {
 	if v, ok := x.LoadAverage.Get(); ok {
 		load = fmt.Sprintf("%.2f", v)
 	}
-	s := fmt.Sprintf("%s  mem available %d MiB, free %d, cached %d · cpu %s, steal %s, load %s", x.At.Local().Format("15:04:05"), x.AvailableKiB>>10,
-		x.FreeKiB>>10, x.CachedKiB>>10, share(x.Busy), share(x.Steal), load)
+	cached := "–"
+	if v, ok := x.CachedKiB.Get(); ok {
+		cached = fmt.Sprint(v >> 10)
+	}
+	s := fmt.Sprintf("%s  mem available %d MiB, free %d, cached %s · cpu %s, steal %s, load %s", x.At.Local().Format("15:04:05"), x.AvailableKiB>>10,
+		x.FreeKiB>>10, cached, share(x.Busy), share(x.Steal), load)
 	if g, ok := x.GPU.Get(); ok {
 		field := func(name, unit string, per int64) string {
 			r := g.Fields[name]
@@ -84,10 +88,16 @@ func snapshotLine(x service.Snapshot) string {
 			}
 			return "–"
 		}
-		s += fmt.Sprintf(" · GPU %s, %s busy, %s, %s (rail), %d processes", field(matrix.FieldSMClock, "MHz", 1), field(matrix.FieldUtilization, "%", 1),
-			field(matrix.FieldTemperature, "°C", 1), field(matrix.FieldPower, "W", 1000), len(g.Processes))
-		if r := g.Fields[matrix.FieldEventReasons]; r.Value.Or(0) != 0 {
-			s += fmt.Sprintf(", event bits %#x", r.Value.Or(0))
+		processes := "–"
+		if g.Fields[matrix.FieldProcesses].Value.Present() {
+			processes = fmt.Sprint(len(g.Processes))
+		}
+		s += fmt.Sprintf(" · GPU %s, %s busy, %s, %s (rail), %s processes", field(matrix.FieldSMClock, "MHz", 1), field(matrix.FieldUtilization, "%", 1),
+			field(matrix.FieldTemperature, "°C", 1), field(matrix.FieldPower, "W", 1000), processes)
+		if bits, ok := g.Fields[matrix.FieldEventReasons].Value.Get(); !ok {
+			s += ", event bits –"
+		} else if bits != 0 {
+			s += fmt.Sprintf(", event bits %#x", bits)
 		}
 	}
 	if h, ok := x.Holder.Get(); ok {

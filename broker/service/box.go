@@ -16,12 +16,21 @@ const nvmlLibraryEnv = "BROKER_NVML_LIBRARY"
 // box opens the machine under a profile, with the telemetry plugin that the configuration names. done releases what was
 // launched for it.
 func (s *Service) box(ctx context.Context, profile string, say func(string)) (*box.Box, func(), error) {
-	opt := box.Options{Profile: profile, Device: s.cfg.Device, RuntimeDir: s.cfg.Runtime, Hz: samplerHz, Progress: say, Guard: box.Guard{FloorKiB: s.cfg.FloorKiB}}
+	return s.openBox(ctx, box.Options{Profile: profile, Progress: say})
+}
+
+// look opens the machine to be looked at, whatever it is.
+func (s *Service) look(ctx context.Context, profile string) (*box.Box, func(), error) {
+	return s.openBox(ctx, box.Options{Profile: profile, Look: true})
+}
+
+func (s *Service) openBox(ctx context.Context, opt box.Options) (*box.Box, func(), error) {
+	opt.Device, opt.RuntimeDir, opt.Hz, opt.Guard = s.cfg.Device, s.cfg.Runtime, samplerHz, box.Guard{FloorKiB: s.cfg.FloorKiB}
 	if dir := s.getenv("BROKER_RUNTIME_DIR"); dir != "" {
 		opt.RuntimeDir = dir
 	}
 	done := func() {}
-	if s.cfg.Telemetry != "" && profile != simulatedBox {
+	if s.cfg.Telemetry != "" && opt.Profile != simulatedBox {
 		t, err := s.telemetry(ctx)
 		if err != nil {
 			return nil, nil, &Error{Cause: CauseNotInstalled, Err: err}
@@ -67,7 +76,7 @@ type boxState struct {
 
 // boxState opens the box of a team for a look.
 func (s *Service) boxState(ctx context.Context, t *team) (boxState, error) {
-	b, done, err := s.boxFor(ctx, t)
+	b, done, err := s.box(ctx, s.profileFor(t), nil)
 	if err != nil {
 		return boxState{}, err
 	}
@@ -82,11 +91,10 @@ func (s *Service) boxState(ctx context.Context, t *team) (boxState, error) {
 	return out, nil
 }
 
-// boxFor opens the box of a team, under the configured profile or the one that is detected.
-func (s *Service) boxFor(ctx context.Context, t *team) (*box.Box, func(), error) {
-	profile := s.cfg.Box
+// profileFor is the box profile of a team: the configured one, or the one that is detected.
+func (s *Service) profileFor(t *team) string {
 	if len(t.members) > 0 && !slices.ContainsFunc(t.members, func(m *member) bool { return !m.desc.Simulated }) {
-		profile = simulatedBox
+		return simulatedBox
 	}
-	return s.box(ctx, profile, nil)
+	return s.cfg.Box
 }

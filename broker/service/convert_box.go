@@ -47,7 +47,7 @@ func (s *Service) WatchBox(ctx context.Context, every time.Duration, send func(*
 }
 
 func toSnapshot(x box.Snapshot) *brokerv1.WatchBoxResponse {
-	out := &brokerv1.WatchBoxResponse{Time: timestamppb.New(x.At), MemAvailableKib: count(x.AvailableKiB), MemFreeKib: count(x.FreeKiB), CachedKib: count(x.CachedKiB), SwapFreeKib: count(x.SwapFreeKiB),
+	out := &brokerv1.WatchBoxResponse{Time: timestamppb.New(x.At), MemAvailableKib: count(x.AvailableKiB), MemFreeKib: count(x.FreeKiB), CachedKib: opt(x.CachedKiB), SwapFreeKib: opt(x.SwapFreeKiB),
 		LoadAverage: numberOf(x.LoadAverage), Busy: numberOf(x.Busy), Steal: numberOf(x.Steal)}
 	if g, ok := x.GPU.Get(); ok {
 		for name, r := range g.Fields {

@@ -43,7 +43,7 @@ func (s *Service) Doctor(ctx context.Context, q DoctorRequest, on func(Event)) (
 		}
 		defer t.close()
 	}
-	b, done, err := s.boxFor(ctx, t)
+	b, done, err := s.look(ctx, s.profileFor(t))
 	if err != nil {
 		return box.Diagnosis{}, err
 	}
@@ -78,7 +78,7 @@ func (s *Service) Doctor(ctx context.Context, q DoctorRequest, on func(Event)) (
 
 // Live yields what the box shows, every so often, until ctx ends. It takes no lock.
 func (s *Service) Live(ctx context.Context, every time.Duration) (iter.Seq2[box.Snapshot, error], func(), error) {
-	b, done, err := s.box(ctx, s.cfg.Box, nil)
+	b, done, err := s.look(ctx, s.cfg.Box)
 	if err != nil {
 		return nil, nil, err
 	}

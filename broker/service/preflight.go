@@ -227,7 +227,7 @@ func (s *Service) single(kind string, m *member, model matrix.Model, a matrix.Ar
 
 // alone runs f while this process holds the box: an engine that starts beside a measurement would be in its numbers.
 func (s *Service) alone(ctx context.Context, t *team, who string, f func() error) error {
-	b, done, err := s.boxFor(ctx, t)
+	b, done, err := s.box(ctx, s.profileFor(t), nil)
 	if err != nil {
 		return err
 	}

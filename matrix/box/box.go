@@ -42,6 +42,7 @@ type Sampler interface {
 // Options say which box to open. The zero value opens this machine without a GPU's telemetry.
 type Options struct {
 	Profile    string       // gb10, nvidia, cpu or simulated; empty detects one
+	Look       bool         // nothing runs: where the profile's device is not here, what is here is looked at
 	Device     string       // UUID of the GPU that runs the engines; needed only where there are several
 	RuntimeDir string       // lock and baselines; empty: /run/lock/enginebroker.*, which a boot clears
 	Proc       string       // empty: /proc
@@ -58,6 +59,7 @@ type Box struct {
 	opt       Options
 	proc      procfs
 	profile   Profile
+	unlike    string // why this is not the box that was asked for; of one that is looked at
 	bootID    string
 	telemetry matrix.Telemetry
 	device    matrix.Opt[matrix.Device]
@@ -69,7 +71,7 @@ const describeLimit = 5 * time.Second // a driver that does not answer by then i
 
 // Open reads the identity of the machine and settles its profile. A missing or broken telemetry source is a warning, not
 // an error: the cpu and simulated profiles need none, and Doctor says what its absence costs. Asking for gb10 or nvidia on
-// a box whose telemetry shows no such device is an error.
+// a box whose telemetry shows no such device is an error, unless the box is only looked at.
 func Open(ctx context.Context, opt Options) (*Box, error) {
 	if opt.Proc == "" {
 		opt.Proc = "/proc"
@@ -93,7 +95,13 @@ func Open(ctx context.Context, opt Options) (*Box, error) {
 	}
 	b.describe(ctx)
 	if b.profile, err = pick(opt.Profile, b.device); err != nil {
-		return nil, err
+		if !opt.Look || !errors.Is(err, errOtherDevice) {
+			return nil, err
+		}
+		b.unlike = err.Error()
+		if b.profile, err = pick("", b.device); err != nil {
+			return nil, err
+		}
 	}
 	mem, err := b.proc.meminfo()
 	if err != nil {

@@ -68,6 +68,9 @@ func (b *Box) Doctor(ctx context.Context, c Checks) (Diagnosis, error) {
 		d.add("box", StateNote, "SIMULATED: no box stands behind these numbers", string(matrix.Simulated), "")
 		return d, nil
 	}
+	if b.unlike != "" {
+		d.add("configuration", StateCannot, b.unlike, "no run begins", "make what the lines about telemetry say, or take `box` out of broker.yaml")
+	}
 	if b.profile.Certifies > matrix.Established {
 		d.add(whatProfile, StateCannot, b.profile.Name+": no contract for this kind of box is argued for", string(matrix.BoxUncertified), "measure on a GB10 or an NVIDIA card for ESTABLISHED")
 	} else {
@@ -190,7 +193,11 @@ func (b *Box) checkMemory(ctx context.Context, d *Diagnosis) error {
 	if float64(m.free) < freeShare*float64(m.available) {
 		d.add("free memory", StateNote, fmt.Sprintf("MemAvailable %d MiB, MemFree only %d MiB: an engine that asks the GPU for free memory sees MemFree and may refuse", m.available>>10, m.free>>10), "", "sync; echo 3 | sudo tee /proc/sys/vm/drop_caches")
 	}
-	d.add("memory guard", StateNote, fmt.Sprintf("ends an engine before MemAvailable comes below %d MiB", b.opt.Guard.FloorKiB>>10), "", "")
+	if err := b.opt.Guard.fits(m.available); err != nil {
+		d.add("memory guard", StateCannot, err.Error(), "every engine is ended while it loads: "+string(matrix.KilledByHost), "lower memory_floor_mib in broker.yaml, or free memory")
+	} else {
+		d.add("memory guard", StateNote, fmt.Sprintf("ends an engine before MemAvailable comes below %d MiB", b.opt.Guard.FloorKiB>>10), "", "")
+	}
 	return nil
 }
 

@@ -42,6 +42,14 @@ func (g Guard) withDefaults(totalKiB int64) Guard {
 	return g
 }
 
+// fits says whether there is room above the floor now; where there is none, every engine would be ended as it starts.
+func (g Guard) fits(availableKiB int64) error {
+	if g.FloorKiB < availableKiB {
+		return nil
+	}
+	return fmt.Errorf("the floor of the memory guard is %d MiB and MemAvailable is %d MiB before anything runs", g.FloorKiB>>10, availableKiB>>10)
+}
+
 // Trip is why the guard acted.
 type Trip struct {
 	At           int64 // CLOCK_MONOTONIC ns

@@ -2,6 +2,7 @@ package box
 
 import (
 	"os/exec"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -105,6 +106,15 @@ func TestWatchStopsTheEngine(t *testing.T) {
 			t.Errorf("acted late: %s", trip)
 		}
 	})
+}
+
+// A floor above what is available would end every engine as it starts.
+func TestGuardFits(t *testing.T) {
+	for floor, fits := range map[int64]bool{0: true, 111 << 20: true, 112 << 20: false, 1 << 40: false} {
+		if err := (Guard{FloorKiB: floor}).fits(112 << 20); (err == nil) != fits || err != nil && !strings.Contains(err.Error(), "MemAvailable is 114688 MiB") {
+			t.Errorf("floor %d KiB: %v", floor, err)
+		}
+	}
 }
 
 // A stop that does not help is followed by SIGKILL to exactly the engine's processes.

@@ -13,8 +13,8 @@ type Snapshot struct {
 	At           time.Time                 `json:"at"`
 	AvailableKiB int64                     `json:"mem_available_kib"`
 	FreeKiB      int64                     `json:"mem_free_kib"`
-	CachedKiB    int64                     `json:"cached_kib"`
-	SwapFreeKiB  int64                     `json:"swap_free_kib"`
+	CachedKiB    matrix.Opt[int64]         `json:"cached_kib,omitzero"`
+	SwapFreeKiB  matrix.Opt[int64]         `json:"swap_free_kib,omitzero"`
 	LoadAverage  matrix.Opt[float64]       `json:"loadavg1,omitzero"`
 	Busy         matrix.Opt[float64]       `json:"cpu_busy,omitzero"` // share of the box, 0..1
 	Steal        matrix.Opt[float64]       `json:"steal,omitzero"`
@@ -38,7 +38,7 @@ func (b *Box) Live(ctx context.Context, every time.Duration) iter.Seq2[Snapshot,
 
 func (b *Box) snapshot(ctx context.Context, before *cpuStat) (Snapshot, error) {
 	m, err := b.proc.meminfo()
-	s := Snapshot{At: time.Now().UTC(), AvailableKiB: m.available, FreeKiB: m.free, CachedKiB: m.fields["Cached"], SwapFreeKiB: m.fields["SwapFree"]}
+	s := Snapshot{At: time.Now().UTC(), AvailableKiB: m.available, FreeKiB: m.free, CachedKiB: m.field("Cached"), SwapFreeKiB: m.field("SwapFree")}
 	if l, err := b.proc.loadAverage(); err == nil {
 		s.LoadAverage = matrix.Some(l)
 	}

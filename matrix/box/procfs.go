@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"enginebroker/matrix"
 )
 
 // procfs reads one /proc tree.
@@ -75,6 +77,14 @@ func (p procfs) cpuModel() string {
 type meminfo struct {
 	total, free, available int64
 	fields                 map[string]int64 // every line of the file, HugePages_* in pages
+}
+
+// field is one line of the file, where it is there.
+func (m meminfo) field(name string) matrix.Opt[int64] {
+	if v, ok := m.fields[name]; ok {
+		return matrix.Some(v)
+	}
+	return matrix.Opt[int64]{}
 }
 
 func (p procfs) meminfo() (meminfo, error) {

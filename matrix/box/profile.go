@@ -1,6 +1,7 @@
 package box
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -55,6 +56,9 @@ var profiles = []Profile{
 
 // pick takes the named profile, or the one the device speaks for: gb10 by its name, nvidia for any other card, else cpu.
 // simulated is never detected.
+// errOtherDevice is in the middle of its sentence.
+var errOtherDevice = errors.New("what telemetry shows")
+
 func pick(name string, device matrix.Opt[matrix.Device]) (Profile, error) {
 	d, has := device.Get()
 	found := "cpu"
@@ -72,7 +76,7 @@ func pick(name string, device matrix.Opt[matrix.Device]) (Profile, error) {
 			continue
 		}
 		if p.GPU && p.Name != found {
-			return Profile{}, fmt.Errorf("box profile %s is asked for, but what telemetry shows is %s (%s); leave the profile out to detect it, or repair the telemetry plugin", name, found, orNone(d.Name))
+			return Profile{}, fmt.Errorf("box profile %s is asked for, but %w is %s (%s); leave the profile out to detect it, or repair the telemetry plugin", name, errOtherDevice, found, orNone(d.Name))
 		}
 		return p, nil
 	}

@@ -199,6 +199,10 @@ func TestOpen(t *testing.T) {
 		}
 		b, err := Open(t.Context(), Options{Proc: p.root, RuntimeDir: t.TempDir(), Profile: c.profile, Device: c.device, Sampler: s})
 		if c.problem != "" {
+			looked, lerr := Open(t.Context(), Options{Proc: p.root, RuntimeDir: t.TempDir(), Profile: c.profile, Device: c.device, Sampler: s, Look: true})
+			if known := c.profile != "tpu"; known != (lerr == nil) || known && looked.unlike != err.Error() {
+				t.Errorf("%s, looked at: %v", c.name, lerr)
+			}
 			if err == nil || !strings.Contains(err.Error(), c.problem) {
 				t.Errorf("%s: %v", c.name, err)
 			}

@@ -214,7 +214,9 @@ func (w *Watch) sampleHost() {
 	if vm := proc.vmCounters("pswpin", "pswpout"); len(vm) == 2 {
 		h.swap = vm["pswpin"] + vm["pswpout"]
 	}
-	h.load, _ = proc.loadAverage() // shown in the raw samples alone; Settle judges it
+	if h.load, err = proc.loadAverage(); err != nil {
+		h.load = -1 // shown in the raw samples alone; Settle judges it
+	}
 	for name, to := range map[string]*int64{"cpu": &h.stallCPU, "io": &h.stallIO, "memory": &h.stallMem} {
 		if v, ok := proc.pressure(name); ok {
 			*to = v

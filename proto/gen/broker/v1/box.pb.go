@@ -338,9 +338,9 @@ type WatchBoxResponse struct {
 	MemAvailableKib *int64 `protobuf:"varint,2,opt,name=mem_available_kib,json=memAvailableKib" json:"mem_available_kib,omitempty"`
 	// MemFree, in KiB.
 	MemFreeKib *int64 `protobuf:"varint,3,opt,name=mem_free_kib,json=memFreeKib" json:"mem_free_kib,omitempty"`
-	// Page cache, in KiB.
+	// Page cache, in KiB. Absent: unknown.
 	CachedKib *int64 `protobuf:"varint,4,opt,name=cached_kib,json=cachedKib" json:"cached_kib,omitempty"`
-	// Free swap, in KiB.
+	// Free swap, in KiB. Absent: unknown.
 	SwapFreeKib *int64 `protobuf:"varint,5,opt,name=swap_free_kib,json=swapFreeKib" json:"swap_free_kib,omitempty"`
 	// Load average of one minute. Absent: unknown.
 	LoadAverage *float64 `protobuf:"fixed64,6,opt,name=load_average,json=loadAverage" json:"load_average,omitempty"`
