@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"enginebroker/broker/catalog"
+	"enginebroker/engines/host"
 	"enginebroker/matrix"
 	"enginebroker/matrix/metrics"
 	"enginebroker/matrix/negotiate"
@@ -118,7 +119,7 @@ func (s *Service) plan(ctx context.Context, q Request, t *team) (Planned, error)
 	} else if err != nil {
 		return Planned{}, &Error{Cause: CauseUsage, Err: err}
 	}
-	notes = append(notes, agreed.Notes...)
+	notes = append(append(notes, agreed.Notes...), s.misspelt(model, t)...)
 	seed, ok := q.Seed.Get()
 	if !ok {
 		seed = drawSeed()
@@ -294,6 +295,29 @@ func pairs(list, labels []string) ([]matrix.Pair, error) {
 		out = append(out, matrix.NewPair(a, b))
 	}
 	return out, nil
+}
+
+// misspelt names the statements of a catalog entry about an engine that nothing here is called, and whose name is near to one
+// that is: what such a statement says holds for nobody. Any other name may be an engine that is not installed here.
+func (s *Service) misspelt(m matrix.Model, t *team) []string {
+	var known []string
+	plugins, _ := host.Find(s.pluginDirs())
+	for _, p := range plugins {
+		known = append(known, p.Name)
+	}
+	for _, x := range t.members {
+		known = append(known, x.desc.Engine)
+	}
+	var notes []string
+	for i, a := range m.Artifacts {
+		for _, kind := range slices.Sorted(maps.Keys(a.Statements)) {
+			if hint := near(kind, known); hint != "" && !slices.Contains(known, kind) {
+				field := fmt.Sprintf("artifacts[%d].engines.%s", i, kind)
+				notes = append(notes, fmt.Sprintf("%s: %s: no engine here is called so, and the statement holds for none; %s", s.catalog.At(m.Name, field), field, hint))
+			}
+		}
+	}
+	return notes
 }
 
 func near(name string, known []string) string {
