@@ -206,6 +206,8 @@ func (b *Box) checkHost(ctx context.Context, d *Diagnosis) {
 		d.add("CPU times", StateCannot, err.Error(), string(matrix.ForeignCPU)+" cannot be judged", "mount /proc")
 	}
 	switch load, err := b.proc.loadAverage(); {
+	case err != nil && b.profile.LoadAverage:
+		d.add("load average", StateCannot, err.Error(), string(matrix.LoadAverageCode)+" cannot be judged", "mount /proc")
 	case err != nil || load <= loadAverageMax:
 	case b.profile.LoadAverage:
 		d.add("load average", StateNote, fmt.Sprintf("%.2f; above %.1f a load waits, and its legs are void if it stays", load, loadAverageMax), string(matrix.LoadAverageCode)+" while it stays", "stop what else runs here")

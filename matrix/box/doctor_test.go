@@ -163,6 +163,7 @@ func TestDoctorNamesTheFix(t *testing.T) {
 		g.device.Fields = map[string]matrix.ReadingStatus{matrix.FieldSMClock: matrix.ReadingNoPermission}
 		p.put("stat", "")
 		p.put("vmstat", "nothing 1\n")
+		p.put("loadavg", "")
 		os.Remove(filepath.Join(p.root, "self/ns/pid"))
 		if err := os.Symlink("pid:[4026532000]", filepath.Join(p.root, "self/ns/pid")); err != nil {
 			t.Fatal(err)
@@ -172,7 +173,7 @@ func TestDoctorNamesTheFix(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, what := range []string{"persistence", "MIG", matrix.FieldSMClock, matrix.FieldProcesses, "CPU times", "swap counters", "process numbers", "clocks"} {
+		for _, what := range []string{"persistence", "MIG", matrix.FieldSMClock, matrix.FieldProcesses, "CPU times", "load average", "swap counters", "process numbers", "clocks"} {
 			if f := find(t, d, what); f.State != StateCannot || f.Fix == "" || f.Costs == "" {
 				t.Errorf("%+v", f)
 			}

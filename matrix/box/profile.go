@@ -54,11 +54,11 @@ var profiles = []Profile{
 	{Name: "simulated", Certifies: matrix.Provisional},
 }
 
-// pick takes the named profile, or the one the device speaks for: gb10 by its name, nvidia for any other card, else cpu.
-// simulated is never detected.
 // errOtherDevice is in the middle of its sentence.
 var errOtherDevice = errors.New("what telemetry shows")
 
+// pick takes the named profile, or the one the device speaks for: gb10 by its name, nvidia for any other card, else cpu.
+// simulated is never detected.
 func pick(name string, device matrix.Opt[matrix.Device]) (Profile, error) {
 	d, has := device.Get()
 	found := "cpu"
