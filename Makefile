@@ -5,6 +5,8 @@ SHELL := /bin/bash
 GO ?= go
 ENGINES ?= llamacpp
 MODEL ?=
+# The scripts of ./broker run whole matrices: under the race detector, with neighbours on two cores, they took Go's own ten minutes.
+TEST_TIMEOUT ?= 20m
 ADAPTERS := llamacpp sglang simulated vllm vllmcpp
 VERSION := $(shell git describe --always --dirty --tags 2>/dev/null || echo unknown)
 LDFLAGS := -X enginebroker/broker/cli.version=$(VERSION)
@@ -37,11 +39,11 @@ matrix: build ## build, then run the main job on simulated engines (the shipped 
 		esac
 
 test: ## run every test; needs Go alone
-	$(GO) test ./...
+	$(GO) test -timeout $(TEST_TIMEOUT) ./...
 
 race: ## run every test under the race detector (needs a C compiler)
 ifeq ($(HAVE_CC),yes)
-	CGO_ENABLED=1 CGO_CFLAGS="-O1 -g -w" $(GO) test -race ./...
+	CGO_ENABLED=1 CGO_CFLAGS="-O1 -g -w" $(GO) test -race -timeout $(TEST_TIMEOUT) ./...
 else
 	@echo "no C compiler: the race detector is skipped; install gcc to run it"
 endif
