@@ -12,6 +12,37 @@ import (
 	"enginebroker/matrix"
 )
 
+// Every pair of bytes at every distance from the start and from the end: the second one of a pair may lie above a borrow.
+func TestPlainCountsBytesThatStandForThemselves(t *testing.T) {
+	itself := func(c byte) bool { return c >= ' ' && c < 0x80 && c != '"' && c != '\\' }
+	for length := range 18 {
+		b := bytes.Repeat([]byte{'a'}, length)
+		for at := range length {
+			for pair := range 1 << 16 {
+				b[at] = byte(pair)
+				if at+1 < length {
+					b[at+1] = byte(pair >> 8)
+				} else if pair > 0xff {
+					break
+				}
+				want := length
+				if !itself(b[at]) {
+					want = at
+				} else if at+1 < length && !itself(b[at+1]) {
+					want = at + 1
+				}
+				if got := plain(b); got != want {
+					t.Fatalf("plain(%q) = %d, want %d", b, got, want)
+				}
+			}
+			b[at] = 'a'
+			if at+1 < length {
+				b[at+1] = 'a'
+			}
+		}
+	}
+}
+
 // summary is what chunk says of an event, in words that encoding/json can produce as well.
 func (c *chunk) summary() string {
 	var b strings.Builder
