@@ -288,6 +288,10 @@ func TestTailFloors(t *testing.T) {
 func TestLegSaysWhy(t *testing.T) {
 	good, alien := stream(0, []int64{10, 20}, []int{1, 1}), stream(0, []int64{10, 20}, []int{1, 1})
 	alien.Outcome = "fine"
+	split := stream(0, []int64{10, 20, 30}, []int{1, 0, 1}) // nothing counts along: three events, two tokens
+	for i := range split.Stream {
+		split.Stream[i].Tokens = matrix.Opt[int]{}
+	}
 	flagged := matrix.GateResult{Flags: []string{string(matrix.ITLCoalesced)}}
 	for _, c := range []struct {
 		name   string
@@ -298,6 +302,7 @@ func TestLegSaysWhy(t *testing.T) {
 	}{
 		{"flag of the gates", leg(rep(good)), flagged, "itl_median", "ITL_COALESCED"},
 		{"coalesced", leg(rep(good), rep(stream(0, []int64{10, 20}, []int{1, 2}))), matrix.GateResult{}, "itl_median", "repetition 1: ITL_COALESCED"},
+		{"one token in two events", leg(rep(good), rep(split)), matrix.GateResult{}, "itl_median", "repetition 1: ITL_COALESCED"},
 		{"one token each", leg(rep(stream(0, []int64{10}, []int{1}))), matrix.GateResult{}, "tpot_median", "no request gives a tpot"},
 		{"nobody answered", leg(rep(failed(0, 1))), matrix.GateResult{}, "ttft_mean", "no request was answered"},
 		{"no repetition", leg(), matrix.GateResult{}, "ttft_mean", "fold"},

@@ -79,11 +79,10 @@ type stream struct {
 	sofar    int64
 	firstSum matrix.Opt[int64]
 
-	sum    hash.Hash
-	out    []byte  // text of choice 0 in order of arrival, not yet in sum unless kept
-	last   []byte  // cumulative forms: the source of the text so far
-	texts  []texts // of the choices asked for, by index
-	spoken int     // token events that are no tool call's
+	sum   hash.Hash
+	out   []byte  // text of choice 0 in order of arrival, not yet in sum unless kept
+	last  []byte  // cumulative forms: the source of the text so far
+	texts []texts // of the choices asked for, by index
 }
 
 // tally is one token source that runs along the stream.
@@ -299,9 +298,6 @@ func (st *stream) mark(e *matrix.StreamEvent, index int) {
 		st.firstAnswer, st.answerAt = index, e.At
 	}
 	st.tokenEvents++
-	if e.Kind != matrix.EventTool {
-		st.spoken++
-	}
 	st.lastAt = e.At
 	st.oneArrival = st.oneArrival && e.At == st.firstAt
 }
