@@ -165,7 +165,11 @@ func (st *stream) judge(r response) verdict {
 func (st *stream) doubts(why func(string, ...any)) []string {
 	n, ok := st.counts.completion.Get()
 	if !ok {
-		why("the server reported no usage")
+		if st.usageEvent >= 0 {
+			why("the usage that counts has no completion_tokens that is a whole number from 0: %.200s", st.usageRaw)
+		} else {
+			why("the server reported no usage")
+		}
 		return []string{reasonNoUsage}
 	}
 	var out []string

@@ -265,7 +265,7 @@ func (st *stream) finish(e *matrix.StreamEvent, choice int64, reason text, detai
 func (st *stream) count(e *matrix.StreamEvent, index int) {
 	if st.c.usage != nil {
 		st.usageEvent = index
-		if st.ask.keepDetails {
+		if st.ask.keepDetails || !st.c.counts.completion.Present() { // the error shows a usage that does not count
 			st.usageRaw = append(st.usageRaw[:0], st.c.usage...)
 		}
 	}
