@@ -19,27 +19,39 @@ import (
 	brokerv1 "enginebroker/proto/gen/broker/v1"
 )
 
-// Every Cause of the source has one row, so that none becomes an internal error by being forgotten.
-func TestEveryCauseHasARow(t *testing.T) {
-	f, err := parser.ParseFile(token.NewFileSet(), "service.go", nil, 0)
+// declared lists the values of the constants of a type in a source file, as they stand there.
+func declared(t *testing.T, file, typ string) []string {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var declared []string
+	var out []string
 	ast.Inspect(f, func(n ast.Node) bool {
-		if v, ok := n.(*ast.ValueSpec); ok && len(v.Values) == 1 && strings.HasPrefix(v.Names[0].Name, "Cause") {
-			declared = append(declared, strings.Trim(v.Values[0].(*ast.BasicLit).Value, `"`))
+		v, ok := n.(*ast.ValueSpec)
+		if !ok || len(v.Values) != 1 {
+			return true
+		}
+		name, isNamed := v.Type.(*ast.Ident)
+		if lit, ok := v.Values[0].(*ast.BasicLit); ok && isNamed && name.Name == typ {
+			out = append(out, strings.Trim(lit.Value, `"`))
 		}
 		return true
 	})
+	slices.Sort(out)
+	return out
+}
+
+// Every Cause of the source has one row, so that none becomes an internal error by being forgotten.
+func TestEveryCauseHasARow(t *testing.T) {
+	causes := declared(t, "service.go", "Cause")
 	var rows []string
 	for _, r := range Causes {
 		rows = append(rows, string(r.Cause))
 	}
-	slices.Sort(declared)
 	slices.Sort(rows)
-	if len(declared) < 10 || !slices.Equal(declared, rows) {
-		t.Errorf("causes declared %v, in the table %v", declared, rows)
+	if len(causes) < 10 || !slices.Equal(causes, rows) {
+		t.Errorf("causes declared %v, in the table %v", causes, rows)
 	}
 }
 
@@ -152,32 +164,58 @@ func TestTheCellThatDecidesIsOne(t *testing.T) {
 	}
 }
 
-// docs/grpc.md maps every reason of the protocol to its status code and exit code; the table is this one.
+// docs/grpc.md maps every cause and every reason to its status code and exit code, once each, and nothing else.
 func TestDocumentedTables(t *testing.T) {
 	page, err := os.ReadFile("../../docs/grpc.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range Causes {
-		if line := fmt.Sprintf("| `%s` | %s | %d |", r.Cause, code(r.Code), r.Exit); !strings.Contains(string(page), line) {
-			t.Errorf("docs/grpc.md lacks %s", line)
+	_, tables, ok := strings.Cut(string(page), "\n## Codes\n")
+	if !ok {
+		t.Fatal("docs/grpc.md has no part Codes")
+	}
+	rows := map[string]string{} // by the word that a row is about
+	for line := range strings.Lines(tables) {
+		if word, _, ok := strings.Cut(strings.TrimPrefix(line, "| `"), "` |"); ok && strings.HasPrefix(line, "| `") {
+			if rows[word] != "" {
+				t.Errorf("docs/grpc.md has two rows of %s", word)
+			}
+			rows[word] = strings.TrimSpace(line)
 		}
 	}
-	for v := matrix.Established; v <= matrix.NotComparable; v++ {
-		for _, r := range v.Reasons() {
-			c, fails := verdictCause(v)
-			if r == matrix.IdentityAssertFailed { // its own exit code, whatever else the run holds
-				c = CauseIdentity
-			}
-			line := fmt.Sprintf("| `%s` | %s | OK | 0 |", r, v)
-			if fails {
-				row := causeRow(c)
-				line = fmt.Sprintf("| `%s` | %s | %s | %d |", r, v, code(row.Code), row.Exit)
-			}
-			if !strings.Contains(string(page), line) {
-				t.Errorf("docs/grpc.md lacks %s", line)
-			}
+	row := func(word, want string) {
+		if rows[word] != want {
+			t.Errorf("docs/grpc.md says of %s\n%q, want\n%q", word, rows[word], want)
 		}
+		delete(rows, word)
+	}
+	for _, r := range Causes {
+		row(string(r.Cause), fmt.Sprintf("| `%s` | %s | %d | %s |", r.Cause, code(r.Code), r.Exit, r.What))
+	}
+	reasons := declared(t, "../../matrix/reason.go", "Reason")
+	if len(reasons) < 50 {
+		t.Errorf("only %d reasons in the source", len(reasons))
+	}
+	for _, word := range reasons {
+		r := matrix.Reason(word)
+		v, err := r.Verdict()
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		want := fmt.Sprintf("| `%s` | %s | OK | 0 |", r, v)
+		c, fails := verdictCause(v)
+		if r == matrix.IdentityAssertFailed { // its own exit code, whatever else the run holds
+			c = CauseIdentity
+		}
+		if fails {
+			x := causeRow(c)
+			want = fmt.Sprintf("| `%s` | %s | %s | %d |", r, v, code(x.Code), x.Exit)
+		}
+		row(word, want)
+	}
+	for word, line := range rows {
+		t.Errorf("docs/grpc.md has a row of %s, which is neither a cause nor a reason: %s", word, line)
 	}
 }
 
