@@ -39,6 +39,7 @@ type fake struct {
 	busy    bool // another broker holds the box
 	seeds   []uint64
 	blind   error // of a listing
+	refused []matrix.Refusal
 }
 
 func newFake(t *testing.T) *fake { return &fake{dir: t.TempDir(), runs: map[string]string{}} }
@@ -176,6 +177,9 @@ func (f *fake) Report(_ context.Context, name string) (matrix.Report, error) {
 	if !ok {
 		return matrix.Report{}, &service.Error{Cause: service.CauseNotFound, Err: fmt.Errorf("no run %q", name)}
 	}
+	if len(f.refused) > 0 {
+		return matrix.Report{Run: name, State: state, Plan: matrix.Plan{Refusals: f.refused}}, nil
+	}
 	return matrix.Report{Run: name, State: state, Cells: []matrix.Cell{voidCell}}, nil
 }
 func (f *fake) Cells(context.Context, string, []string) ([]matrix.Cell, error) {
@@ -222,7 +226,7 @@ func (s *server) again(t *testing.T) *Client {
 	return c
 }
 
-func serve(t *testing.T, f *fake, resume bool) *server {
+func serve(t *testing.T, f *fake, resume bool, opts ...grpc.DialOption) *server {
 	t.Helper()
 	l := bufconn.Listen(1 << 20)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -230,7 +234,7 @@ func serve(t *testing.T, f *fake, resume bool) *server {
 	log := zaptest.NewLogger(t)
 	go func() { done <- Serve(ctx, f, Options{Listener: l, Log: log, Resume: resume}) }()
 	dial := func() (*Client, error) {
-		return Dial("passthrough:///memory", TLS{}, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+		return Dial("passthrough:///memory", TLS{}, append(opts, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))...)
 	}
 	c, err := dial()
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,6 +26,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"enginebroker/broker/service"
+	"enginebroker/matrix"
 	brokerv1 "enginebroker/proto/gen/broker/v1"
 )
 
@@ -326,5 +328,67 @@ func TestCancelBeforeTheTurn(t *testing.T) {
 	q.turn(t.Context(), j)
 	if j.state() != brokerv1.RunState_RUN_STATE_CANCELLED {
 		t.Errorf("the run is %s", j.State)
+	}
+}
+
+// Clients of other languages take 8 KiB of trailers. Whatever is refused reaches one of them with its own code, its reason
+// and both sides of as many pairs as there is room for, and with the number of the others.
+func TestLargeRefusalsReachSmallClients(t *testing.T) {
+	f := newFake(t)
+	s := serve(t, f, false, grpc.WithMaxHeaderListSize(8<<10))
+	f.set("r1", service.StateComplete)
+	judge := func(refused ...matrix.Refusal) (*status.Status, *brokerv1.Failure) {
+		f.refused = refused
+		_, err := s.runs.JudgeRun(t.Context(), &brokerv1.JudgeRunRequest{Name: new("runs/r1")})
+		st := status.Convert(err)
+		if reason(err) != "FailedPrecondition NO_COMMON_QUANT" {
+			t.Errorf("%d refusals: %v", len(refused), err)
+		}
+		for _, d := range st.Details() {
+			if x, ok := d.(*brokerv1.Failure); ok {
+				return st, x
+			}
+		}
+		t.Fatalf("%d refusals: no Failure among %v", len(refused), st.Details())
+		return nil, nil
+	}
+	// 40 instances, 30 refused pairs.
+	var refused []matrix.Refusal
+	for i := range 30 {
+		side := func(l string) matrix.OfferSide {
+			out := matrix.OfferSide{Label: l, Engine: "simulated"}
+			for j := range 6 {
+				out.Opens = append(out.Opens, matrix.Offer{Artifact: fmt.Sprintf("qwen3.8-27b@variant-%d", j), Statement: matrix.Statement{Status: matrix.StatusOK}})
+				out.Lacks = append(out.Lacks, matrix.Offer{Artifact: fmt.Sprintf("qwen3.8-27b@other-%d", j), Statement: matrix.Statement{Status: matrix.StatusRefused, Why: "no support for this container in this build"}})
+			}
+			return out
+		}
+		a, b := fmt.Sprintf("engine-%02d", i), fmt.Sprintf("engine-%02d", i+1)
+		refused = append(refused, matrix.Refusal{Pair: matrix.NewPair(a, b), Reason: matrix.NoCommonQuant, Detail: "no artifact that both open: " + strings.Repeat("ü", 40), Fix: "a build of one that opens what the other opens",
+			Sides: []matrix.OfferSide{side(a), side(b)}})
+	}
+	_, x := judge(refused...)
+	if told := len(x.GetRefusals()); told == 0 || int64(told)+x.GetRefusalsLeftOut() != 30 || len(x.GetRefusals()[0].GetSides()[1].GetLacks()) != 6 {
+		t.Errorf("%d refusals told and %d left out", told, x.GetRefusalsLeftOut())
+	}
+	if _, x := judge(refused[0]); len(x.GetRefusals()) != 1 || x.RefusalsLeftOut != nil {
+		t.Errorf("what fits is cut: %v", x)
+	}
+	huge := refused[0]
+	huge.Detail = strings.Repeat("x", 64<<10)
+	if _, x := judge(huge); x.GetRefusalsLeftOut() != 1 {
+		t.Errorf("of a refusal that does not fit %d are left out", x.GetRefusalsLeftOut())
+	}
+	// Twenty wrong fields, each with a long name of what it should be.
+	long := &brokerv1.RunSpec{Model: new("models/m"), Points: slices.Repeat([]string{strings.Repeat("y", maxTextBytes+1)}, 40)}
+	_, err := s.runs.PlanRun(t.Context(), &brokerv1.PlanRunRequest{Spec: long})
+	if st := status.Convert(err); st.Code() != codes.InvalidArgument || !strings.Contains(st.Message(), "spec.points[0]") {
+		t.Errorf("wrong fields: %v", err)
+	}
+	// A failure of many lines, none of ASCII.
+	f.blind = &service.Error{Cause: service.CauseEvidence, Err: errors.New(strings.Repeat("größer als ein Vorspann\n", 2000)), Fix: strings.Repeat("lies alles ", 2000)}
+	_, err = s.runs.ListRuns(t.Context(), &brokerv1.ListRunsRequest{})
+	if st := status.Convert(err); st.Code() != codes.DataLoss || !strings.HasPrefix(st.Message(), "größer als") || !strings.HasSuffix(st.Message(), "more bytes)") {
+		t.Errorf("a long failure: %v", err)
 	}
 }

@@ -223,7 +223,7 @@ func OfFailure(f *brokerv1.Failure) error {
 	return &Error{Cause: Cause(f.GetCause()), Err: errors.New(f.GetMessage()), Fix: f.GetFix()}
 }
 
-// StatusOf is the status of an error, with its details.
+// StatusOf is the status of an error, with as much of its details as a client takes.
 func StatusOf(err error) *status.Status {
 	if err == nil {
 		return status.New(codes.OK, "")
@@ -231,8 +231,13 @@ func StatusOf(err error) *status.Status {
 	if st, ok := status.FromError(err); ok {
 		return st // made by the transport, or by a limit of it
 	}
-	f := FailureOf(err)
+	return fitted(FailureOf(err), func(f *brokerv1.Failure, clip func(string) string) *status.Status { return statusOf(err, f, clip) })
+}
+
+// statusOf makes the status of an error with what of its failure is told; its texts are clipped.
+func statusOf(err error, f *brokerv1.Failure, clip func(string) string) *status.Status {
 	row := causeRow(Cause(f.GetCause()))
+	message := clip(f.GetMessage())
 	info := &errdetails.ErrorInfo{Reason: strings.ToUpper(f.GetCause()), Domain: Domain, Metadata: map[string]string{"cause": f.GetCause()}}
 	details := []protoadapt.MessageV1{info, f}
 	code := row.Code
@@ -247,7 +252,7 @@ func StatusOf(err error) *status.Status {
 		}
 		info.Metadata["reasons"] = strings.Join(names, ",")
 		if r.Cell != "" {
-			info.Metadata["cell"] = r.Cell
+			info.Metadata["cell"] = clip(r.Cell)
 		}
 	}
 	if x, ok := errors.AsType[*StateError](err); ok {
@@ -264,19 +269,19 @@ func StatusOf(err error) *status.Status {
 	if bad, ok := errors.AsType[FieldErrors](err); ok {
 		b := &errdetails.BadRequest{}
 		for _, x := range bad {
-			b.FieldViolations = append(b.FieldViolations, &errdetails.BadRequest_FieldViolation{Field: x.Field, Description: x.Message})
+			b.FieldViolations = append(b.FieldViolations, &errdetails.BadRequest_FieldViolation{Field: clip(x.Field), Description: clip(x.Message)})
 		}
 		details = append(details, b)
 	}
 	if x, ok := errors.AsType[*InField](err); ok {
-		details = append(details, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: x.Field, Description: f.GetMessage()}}})
+		details = append(details, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: clip(x.Field), Description: message}}})
 	}
 	switch Cause(f.GetCause()) {
 	case CauseIdentity, CauseBusy, CauseNotInstalled, CauseNotComparable:
 		details = append(details, &errdetails.PreconditionFailure{Violations: []*errdetails.PreconditionFailure_Violation{
-			{Type: strings.ToUpper(f.GetCause()), Subject: info.Metadata["cell"], Description: f.GetMessage()}}})
+			{Type: strings.ToUpper(f.GetCause()), Subject: info.Metadata["cell"], Description: message}}})
 	}
-	st := status.New(code, f.GetMessage())
+	st := status.New(code, message)
 	if full, err := st.WithDetails(details...); err == nil {
 		return full
 	}

@@ -129,6 +129,57 @@ func TestFieldsAndBothSidesAreDetails(t *testing.T) {
 	}
 }
 
+// Whatever a status has to tell fits into the trailers of a small client, with the reason, and says what was cut.
+func TestStatusFits(t *testing.T) {
+	long := strings.Repeat("a line of a thousand\n%", 1000)
+	var reasons []matrix.Reason
+	for v := range matrix.NotComparable + 1 {
+		reasons = append(reasons, v.Reasons()...)
+	}
+	var fields FieldErrors
+	for range fieldsTold + 9 {
+		fields = append(fields, FieldError{strings.Repeat("spec.deep", 100), long})
+	}
+	refusals := make([]matrix.Refusal, 780)
+	for i := range refusals {
+		refusals[i] = matrix.Refusal{Pair: matrix.NewPair("a", "b"), Reason: matrix.NoCommonQuant, Detail: "none", Sides: []matrix.OfferSide{{Label: "a"}, {Label: "b"}}}
+	}
+	for name, err := range map[string]error{
+		"evidence":    fail(CauseEvidence, long, "%s", long),
+		"fields":      fields.Err(),
+		"field":       &InField{long, fail(CauseUsage, long, "%s", long)},
+		"cell":        &Refused{Err: fail(CauseIdentity, "", "%s", long), Cell: long, Reasons: reasons},
+		"pairs":       Explained(fail(CauseNotComparable, "", "none"), refusals),
+		"pairs, long": &Refused{Err: fail(CauseNotComparable, "", "%s", long), Reasons: reasons, Refusals: refusals[:2]},
+		"not ours":    errors.New(long),
+	} {
+		st := StatusOf(err)
+		if n := trailers(st); n > trailerRoom {
+			t.Errorf("%s: %d bytes", name, n)
+		}
+		f := FailureOf(err)
+		var told *brokerv1.Failure
+		var info *errdetails.ErrorInfo
+		for _, d := range st.Details() {
+			switch d := d.(type) {
+			case *brokerv1.Failure:
+				told = d
+			case *errdetails.ErrorInfo:
+				info = d
+			}
+		}
+		if st.Code() != causeRow(Cause(f.GetCause())).Code || info.GetReason() == "" || told.GetExitCode() != f.GetExitCode() {
+			t.Errorf("%s: %v, reason %s, exit %d", name, st.Code(), info.GetReason(), told.GetExitCode())
+		}
+		if told.GetMessage() != f.GetMessage() && !strings.HasSuffix(told.GetMessage(), "more bytes)") {
+			t.Errorf("%s: cut in silence: %q", name, told.GetMessage())
+		}
+		if n := len(told.GetRefusals()); n+int(told.GetRefusalsLeftOut()) != len(f.GetRefusals()) || n == 0 && len(f.GetRefusals()) > 0 {
+			t.Errorf("%s: %d of %d refusals told, %d left out", name, n, len(f.GetRefusals()), told.GetRefusalsLeftOut())
+		}
+	}
+}
+
 // The cell of the details is the one that the message names, and so are the reasons.
 func TestTheCellThatDecidesIsOne(t *testing.T) {
 	of := func(metric string, primary bool, v matrix.Verdict, codes ...matrix.Reason) matrix.Cell {

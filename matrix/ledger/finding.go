@@ -48,14 +48,21 @@ func (f Finding) String() string {
 // Findings is what a check of a run found, in the order of the ledger. Empty means that everything verifies.
 type Findings []Finding
 
-// Err returns the findings as one error, nil where there are none.
+// mostTold bounds the findings of one error. Verify lists all of them.
+const mostTold = 8
+
+// Err returns the first findings as one error, with how many more there are; nil where there are none.
 func (f Findings) Err() error {
 	if len(f) == 0 {
 		return nil
 	}
-	lines := make([]string, len(f))
-	for i, x := range f {
+	told := f[:min(mostTold, len(f))]
+	lines := make([]string, len(told))
+	for i, x := range told {
 		lines[i] = x.String()
+	}
+	if more := len(f) - len(told); more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more findings", more))
 	}
 	return errors.New(strings.Join(lines, "\n"))
 }

@@ -177,6 +177,20 @@ func TestOneWriter(t *testing.T) {
 	other.Close()
 }
 
+// The error of many findings tells the first of them and counts the others.
+func TestErrOfManyFindings(t *testing.T) {
+	found := make(Findings, mostTold)
+	for i := range found {
+		found[i] = Finding{Code: FileMissing, Path: fmt.Sprint("file ", i)}
+	}
+	if got := found.Err().Error(); strings.Contains(got, "more") || !strings.Contains(got, "file 7") {
+		t.Errorf("%d findings: %s", len(found), got)
+	}
+	if got := append(found, found...).Err().Error(); !strings.HasSuffix(got, "\nand 8 more findings") || strings.Count(got, "\n") != mostTold {
+		t.Errorf("%d findings: %s", 2*len(found), got)
+	}
+}
+
 // A pipe where a file of a run is expected is an error or a finding, never a wait.
 func TestPipes(t *testing.T) {
 	for _, c := range []struct {

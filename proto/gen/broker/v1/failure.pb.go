@@ -37,9 +37,11 @@ type Failure struct {
 	// Exit code of the command line for the same failure.
 	ExitCode *int64 `protobuf:"varint,4,opt,name=exit_code,json=exitCode" json:"exit_code,omitempty"`
 	// Refused pairs with both sides, where the failure is about pairs.
-	Refusals      []*Refusal `protobuf:"bytes,5,rep,name=refusals" json:"refusals,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Refusals []*Refusal `protobuf:"bytes,5,rep,name=refusals" json:"refusals,omitempty"`
+	// Refused pairs that are not among them, because clients take some kilobytes of a status. The plan has all of them.
+	RefusalsLeftOut *int64 `protobuf:"varint,6,opt,name=refusals_left_out,json=refusalsLeftOut" json:"refusals_left_out,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Failure) Reset() {
@@ -107,17 +109,25 @@ func (x *Failure) GetRefusals() []*Refusal {
 	return nil
 }
 
+func (x *Failure) GetRefusalsLeftOut() int64 {
+	if x != nil && x.RefusalsLeftOut != nil {
+		return *x.RefusalsLeftOut
+	}
+	return 0
+}
+
 var File_broker_v1_failure_proto protoreflect.FileDescriptor
 
 const file_broker_v1_failure_proto_rawDesc = "" +
 	"\n" +
-	"\x17broker/v1/failure.proto\x12\tbroker.v1\x1a\x14broker/v1/plan.proto\"\x98\x01\n" +
+	"\x17broker/v1/failure.proto\x12\tbroker.v1\x1a\x14broker/v1/plan.proto\"\xc4\x01\n" +
 	"\aFailure\x12\x14\n" +
 	"\x05cause\x18\x01 \x01(\tR\x05cause\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x10\n" +
 	"\x03fix\x18\x03 \x01(\tR\x03fix\x12\x1b\n" +
 	"\texit_code\x18\x04 \x01(\x03R\bexitCode\x12.\n" +
-	"\brefusals\x18\x05 \x03(\v2\x12.broker.v1.RefusalR\brefusalsB+Z)enginebroker/proto/gen/broker/v1;brokerv1b\beditionsp\xe8\a"
+	"\brefusals\x18\x05 \x03(\v2\x12.broker.v1.RefusalR\brefusals\x12*\n" +
+	"\x11refusals_left_out\x18\x06 \x01(\x03R\x0frefusalsLeftOutB+Z)enginebroker/proto/gen/broker/v1;brokerv1b\beditionsp\xe8\a"
 
 var (
 	file_broker_v1_failure_proto_rawDescOnce sync.Once
