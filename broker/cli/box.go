@@ -62,36 +62,26 @@ are of the GPU rail alone, not of the machine.`,
 	return c
 }
 
+// dashed prints a value that is known, and a dash for one that is not.
+func dashed[T any](o matrix.Opt[T], format func(T) string) string {
+	if v, ok := o.Get(); ok {
+		return format(v)
+	}
+	return "–"
+}
+
 // snapshotLine prints what is known; a dash stands for what is not.
 func snapshotLine(x service.Snapshot) string {
-	share := func(o matrix.Opt[float64]) string {
-		if v, ok := o.Get(); ok {
-			return fmt.Sprintf("%.0f %%", 100*v)
-		}
-		return "–"
-	}
-	load := "–"
-	if v, ok := x.LoadAverage.Get(); ok {
-		load = fmt.Sprintf("%.2f", v)
-	}
-	cached := "–"
-	if v, ok := x.CachedKiB.Get(); ok {
-		cached = fmt.Sprint(v >> 10)
-	}
+	share := func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
+	cached := dashed(x.CachedKiB, func(kib int64) string { return fmt.Sprint(kib >> 10) })
+	load := dashed(x.LoadAverage, func(v float64) string { return fmt.Sprintf("%.2f", v) })
 	s := fmt.Sprintf("%s  mem available %d MiB, free %d, cached %s · cpu %s, steal %s, load %s", x.At.Local().Format("15:04:05"), x.AvailableKiB>>10,
-		x.FreeKiB>>10, cached, share(x.Busy), share(x.Steal), load)
+		x.FreeKiB>>10, cached, dashed(x.Busy, share), dashed(x.Steal, share), load)
 	if g, ok := x.GPU.Get(); ok {
 		field := func(name, unit string, per int64) string {
-			r := g.Fields[name]
-			if v, ok := r.Value.Get(); ok {
-				return fmt.Sprintf("%d %s", v/per, unit)
-			}
-			return "–"
+			return dashed(g.Fields[name].Value, func(v int64) string { return fmt.Sprintf("%d %s", v/per, unit) })
 		}
-		processes := "–"
-		if g.Fields[matrix.FieldProcesses].Value.Present() {
-			processes = fmt.Sprint(len(g.Processes))
-		}
+		processes := dashed(g.Fields[matrix.FieldProcesses].Value, func(int64) string { return fmt.Sprint(len(g.Processes)) })
 		s += fmt.Sprintf(" · GPU %s, %s busy, %s, %s (rail), %s processes", field(matrix.FieldSMClock, "MHz", 1), field(matrix.FieldUtilization, "%", 1),
 			field(matrix.FieldTemperature, "°C", 1), field(matrix.FieldPower, "W", 1000), processes)
 		if bits, ok := g.Fields[matrix.FieldEventReasons].Value.Get(); !ok {

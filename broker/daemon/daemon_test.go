@@ -326,3 +326,15 @@ func hold(began chan<- string, let <-chan struct{}) func(context.Context, string
 		}
 	}
 }
+
+// occupied is a daemon whose box run r1 has until let is closed; began hears of every run that has it after that.
+func occupied(t *testing.T) (f *fake, s *server, began chan string, let chan struct{}) {
+	t.Helper()
+	f = newFake(t)
+	began, let = make(chan string, 3), make(chan struct{})
+	f.run = hold(began, let)
+	s = serve(t, f, true)
+	s.create(t, "r1")
+	<-began
+	return f, s, began, let
+}

@@ -170,12 +170,7 @@ func TestCallsAtOnceAreBounded(t *testing.T) {
 
 // 1,000 watchers hear of the end, and one that never reads holds nobody up.
 func TestThousandWatchers(t *testing.T) {
-	f := newFake(t)
-	began, let := make(chan string, 1), make(chan struct{})
-	f.run = hold(began, let)
-	s := serve(t, f, true)
-	s.create(t, "r1")
-	<-began
+	_, s, _, let := occupied(t)
 	const connections, streams = 8, 125
 	var ready, wg sync.WaitGroup
 	var heard atomic.Int64

@@ -69,12 +69,7 @@ func TestRunFromCreateToEnd(t *testing.T) {
 }
 
 func TestQueueHasPositionsAndOneTurn(t *testing.T) {
-	f := newFake(t)
-	began, let := make(chan string, 3), make(chan struct{})
-	f.run = hold(began, let)
-	s := serve(t, f, true)
-	s.create(t, "r1")
-	<-began
+	_, s, began, let := occupied(t)
 	s.create(t, "r2")
 	if r := s.create(t, "r3"); r.GetQueuePosition() != 2 {
 		t.Errorf("the third run has place %d in the queue, want 2", r.GetQueuePosition())
@@ -159,12 +154,7 @@ func TestRequestIDs(t *testing.T) {
 
 // A run that waits too long ends at its deadline, not when the run before it does.
 func TestWaitLimitPasses(t *testing.T) {
-	f := newFake(t)
-	began, let := make(chan string, 2), make(chan struct{})
-	f.run = hold(began, let)
-	s := serve(t, f, true)
-	s.create(t, "r1")
-	<-began
+	_, s, _, let := occupied(t)
 	if _, err := s.runs.CreateRun(t.Context(), &brokerv1.CreateRunRequest{Spec: spec(), RunId: new("r2"), WaitLimit: durationpb.New(time.Millisecond)}); err != nil {
 		t.Fatal(err)
 	}
@@ -196,12 +186,7 @@ func unwritable(t *testing.T, dir string) (mend func()) {
 
 // Where a state cannot be written nobody hears of it: what cancelled nothing says so, and the run is what it was.
 func TestStatesThatCannotBeWritten(t *testing.T) {
-	f := newFake(t)
-	began, let := make(chan string, 2), make(chan struct{})
-	f.run = hold(began, let)
-	s := serve(t, f, true)
-	s.create(t, "r1")
-	<-began
+	f, s, _, let := occupied(t)
 	s.create(t, "r2")
 	mend := unwritable(t, filepath.Join(f.StateDir("jobs"), "r2"))
 	_, err := s.runs.CancelRun(t.Context(), &brokerv1.CancelRunRequest{Name: new("runs/r2")})
@@ -236,12 +221,7 @@ func TestStatesThatCannotBeWritten(t *testing.T) {
 
 // The same holds for a run in flight, and for one that is to go on.
 func TestEveryChangeOfStateIsWrittenFirst(t *testing.T) {
-	f := newFake(t)
-	began, let := make(chan string, 2), make(chan struct{})
-	f.run = hold(began, let)
-	s := serve(t, f, true)
-	s.create(t, "r1")
-	<-began
+	f, s, began, let := occupied(t)
 	name := new("runs/r1")
 	job := filepath.Join(f.StateDir("jobs"), "r1")
 	state := func(want brokerv1.RunState) {
@@ -353,12 +333,7 @@ func TestRunsThatCannotBeListed(t *testing.T) {
 
 // An end that cannot be written is told once it can.
 func TestEndsThatCannotBeWritten(t *testing.T) {
-	f := newFake(t)
-	began, let := make(chan string, 1), make(chan struct{})
-	f.run = hold(began, let)
-	s := serve(t, f, true)
-	s.create(t, "r1")
-	<-began
+	f, s, _, let := occupied(t)
 	mend := unwritable(t, filepath.Join(f.StateDir("jobs"), "r1"))
 	close(let)
 	s.stop()
@@ -768,12 +743,7 @@ func TestSecondDaemonOfOneFolder(t *testing.T) {
 
 // What has no evidence cannot be gone on with, and the answer says so instead of denying the run.
 func TestResumeOfARunThatNeverBegan(t *testing.T) {
-	f := newFake(t)
-	began, let := make(chan string, 1), make(chan struct{})
-	f.run = hold(began, let)
-	s := serve(t, f, true)
-	s.create(t, "r1")
-	<-began
+	_, s, _, let := occupied(t)
 	s.create(t, "r2")
 	resume := func(name string) error {
 		_, err := s.runs.ResumeRun(t.Context(), &brokerv1.ResumeRunRequest{Name: &name})

@@ -182,6 +182,17 @@ func (q *quiet) wait(f func(changed <-chan struct{})) {
 	q.mu.Lock()
 }
 
+// await waits for the next change, or the end of ctx. q.mu is held.
+func (q *quiet) await(ctx context.Context) error {
+	q.wait(func(changed <-chan struct{}) {
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	})
+	return ctx.Err()
+}
+
 // out takes an expensive call out. q.mu is held.
 func (q *quiet) out(w *work) {
 	if q.working == w {
@@ -203,13 +214,7 @@ func (q *quiet) pause(ctx context.Context, w *work) error {
 			q.working = w
 			break
 		}
-		q.wait(func(changed <-chan struct{}) {
-			select {
-			case <-changed:
-			case <-ctx.Done():
-			}
-		})
-		if err := ctx.Err(); err != nil {
+		if err := q.await(ctx); err != nil {
 			return err
 		}
 	}
@@ -280,13 +285,7 @@ func (q *quiet) closed(ctx context.Context) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for q.open {
-		q.wait(func(changed <-chan struct{}) {
-			select {
-			case <-changed:
-			case <-ctx.Done():
-			}
-		})
-		if err := ctx.Err(); err != nil {
+		if err := q.await(ctx); err != nil {
 			return err
 		}
 	}

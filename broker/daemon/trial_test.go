@@ -20,12 +20,7 @@ func trial() *brokerv1.TrialSpec {
 
 // A trial goes the way of a run: it waits its turn, is told by events, and what came of it is there for whoever asks later.
 func TestTrialFromCreateToEnd(t *testing.T) {
-	f := newFake(t)
-	began, let := make(chan string, 2), make(chan struct{})
-	f.run = hold(began, let)
-	s := serve(t, f, true)
-	s.create(t, "r1")
-	<-began
+	f, s, _, let := occupied(t)
 	req := &brokerv1.CreateRunRequest{Trial: trial(), RunId: new("t1"), RequestId: new("once")}
 	r, err := s.runs.CreateRun(t.Context(), req)
 	if err != nil || r.GetRun().GetQueuePosition() != 1 || r.GetRun().GetModel() != "m" || !proto.Equal(r.GetRun().GetTrial(), trial()) {
@@ -186,12 +181,7 @@ func TestMarginThatCannotBeJudged(t *testing.T) {
 
 // An experiment that waited for its turn over the end of its daemon is still the experiment that was asked for.
 func TestExperimentOutlivesItsDaemon(t *testing.T) {
-	f := newFake(t)
-	began, let := make(chan string, 2), make(chan struct{})
-	f.run = hold(began, let)
-	s := serve(t, f, true)
-	s.create(t, "r1")
-	<-began
+	f, s, _, let := occupied(t)
 	ab := spec()
 	ab.Experiment = &brokerv1.RunSpec_Ab{Ab: &brokerv1.AbSpec{NewBuild: new("engines/a"), OldBuild: new("engines/b"), Margin: new(0.02)}}
 	if _, err := s.runs.CreateRun(t.Context(), &brokerv1.CreateRunRequest{Spec: ab, RunId: new("ab1")}); err != nil {

@@ -308,6 +308,8 @@ func (s *Service) misspelt(m matrix.Model, t *team) []string {
 	for _, x := range t.members {
 		known = append(known, x.desc.Engine)
 	}
+	slices.Sort(known)
+	known = slices.Compact(known) // a plugin and its engine have one name
 	var notes []string
 	for i, a := range m.Artifacts {
 		for _, kind := range slices.Sorted(maps.Keys(a.Statements)) {

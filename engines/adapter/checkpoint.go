@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"enginebroker/engines/artifact"
 	"enginebroker/matrix"
 	"enginebroker/matrix/regular"
 )
@@ -22,8 +23,6 @@ type Checkpoint struct {
 	Files  []string // of weights, absolute
 	Vision bool     // it has a vision tower
 }
-
-const maxConfig = 8 << 20 // bytes of a config.json; as engines/artifact
 
 // OpenSafetensors finds the weight files of an artifact and refuses what cannot be one, before minutes are spent on a start.
 // engine is its name, for the message.
@@ -56,7 +55,7 @@ func OpenSafetensors(a matrix.Artifact, engine string) (Checkpoint, error) {
 		Vision json.RawMessage `json:"vision_config"`
 	}
 	path := filepath.Join(a.Path, "config.json")
-	b, err := regular.ReadFile(path, maxConfig)
+	b, err := regular.ReadFile(path, artifact.MaxConfig)
 	if err != nil {
 		return bad("%v", err)
 	}

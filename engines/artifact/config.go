@@ -31,7 +31,8 @@ func (c *claims) claim(name, value, where string) {
 	}
 }
 
-const maxConfig = 8 << 20 // bytes of a configuration file [own]; with 1 000 ignore entries they have some 100 KB
+// MaxConfig bounds a configuration file, in bytes [own]; with 1,000 ignore entries they have some 100 KB.
+const MaxConfig = 8 << 20
 
 // hfConfig is the part of config.json that describes the weights. Fields of wrappers (vision language models) repeat below
 // text_config.
@@ -103,7 +104,7 @@ func readConfigs(root string, files []string) (claims, error) {
 			continue
 		}
 		path := filepath.Join(root, f.name)
-		b, err := readSmall(path, maxConfig)
+		b, err := readSmall(path, MaxConfig)
 		if err == nil {
 			err = f.take(path, b)
 		}
@@ -276,7 +277,7 @@ func chatTemplate(root string, files []string) (matrix.Opt[string], string, erro
 		return matrix.Opt[string]{}, "", nil
 	}
 	path := filepath.Join(root, "tokenizer_config.json")
-	b, err := readSmall(path, maxConfig)
+	b, err := readSmall(path, MaxConfig)
 	if err != nil {
 		return matrix.Opt[string]{}, "", err
 	}

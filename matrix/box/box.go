@@ -94,14 +94,11 @@ func Open(ctx context.Context, opt Options) (*Box, error) {
 		return nil, fmt.Errorf("boot id: %w: runs of one boot cannot be told from another's (mount /proc)", err)
 	}
 	b.describe(ctx)
-	if b.profile, err = pick(opt.Profile, b.device); err != nil {
-		if !opt.Look || !errors.Is(err, errOtherDevice) {
-			return nil, err
-		}
-		b.unlike = err.Error()
-		if b.profile, err = pick("", b.device); err != nil {
-			return nil, err
-		}
+	if b.profile, b.unlike, err = pick(opt.Profile, b.device); err != nil {
+		return nil, err
+	}
+	if b.unlike != "" && !opt.Look {
+		return nil, errors.New(b.unlike)
 	}
 	mem, err := b.proc.meminfo()
 	if err != nil {

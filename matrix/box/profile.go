@@ -1,8 +1,8 @@
 package box
 
 import (
-	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,12 +54,9 @@ var profiles = []Profile{
 	{Name: "simulated", Certifies: matrix.Provisional},
 }
 
-// errOtherDevice is in the middle of its sentence.
-var errOtherDevice = errors.New("what telemetry shows")
-
 // pick takes the named profile, or the one the device speaks for: gb10 by its name, nvidia for any other card, else cpu.
-// simulated is never detected.
-func pick(name string, device matrix.Opt[matrix.Device]) (Profile, error) {
+// simulated is never detected. Where the named profile is of another device, unlike says so, and the profile is the one of what is here.
+func pick(name string, device matrix.Opt[matrix.Device]) (p Profile, unlike string, err error) {
 	d, has := device.Get()
 	found := "cpu"
 	if has {
@@ -71,16 +68,15 @@ func pick(name string, device matrix.Opt[matrix.Device]) (Profile, error) {
 	if name == "" {
 		name = found
 	}
-	for _, p := range profiles {
-		if p.Name != name {
-			continue
-		}
-		if p.GPU && p.Name != found {
-			return Profile{}, fmt.Errorf("box profile %s is asked for, but %w is %s (%s); leave the profile out to detect it, or repair the telemetry plugin", name, errOtherDevice, found, orNone(d.Name))
-		}
-		return p, nil
+	i := slices.IndexFunc(profiles, func(p Profile) bool { return p.Name == name })
+	if i < 0 {
+		return p, "", fmt.Errorf("unknown box profile %q; there is gb10, nvidia, cpu and simulated", name)
 	}
-	return Profile{}, fmt.Errorf("unknown box profile %q; there is gb10, nvidia, cpu and simulated", name)
+	if p = profiles[i]; p.GPU && p.Name != found {
+		unlike = fmt.Sprintf("box profile %s is asked for, but what telemetry shows is %s (%s); leave the profile out to detect it, or repair the telemetry plugin", name, found, orNone(d.Name))
+		p, _, err = pick("", device)
+	}
+	return p, unlike, err
 }
 
 func orNone(s string) string {

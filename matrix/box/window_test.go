@@ -17,7 +17,7 @@ import (
 const second = int64(time.Second)
 
 func gb10() Profile {
-	p, err := pick("gb10", matrix.Some(matrix.Device{Name: "NVIDIA GB10"}))
+	p, _, err := pick("gb10", matrix.Some(matrix.Device{Name: "NVIDIA GB10"}))
 	if err != nil {
 		panic(err)
 	}

@@ -74,6 +74,16 @@ func judge[T int64 | float64](r *result, code matrix.LegCode, reading matrix.Opt
 	}
 }
 
+// startCodes are the failures of a start that are the engine's doing, with the code of its legs. The others are not: a port
+// that others hold, an engine that is not installed, a plugin that ended, and whatever an adapter may add.
+var startCodes = map[string]matrix.LegCode{
+	"exited": matrix.ServerDied, "not_ready": matrix.ServerDied, "killed": matrix.ServerDied, "wrong_model": matrix.IdentityChanged,
+	"unsupported_flag": matrix.FailedRequests, "limits": matrix.FailedRequests, "bad_artifact": matrix.FailedRequests,
+}
+
+// EngineFailed reports that a load failed by the engine's doing, by the code of its failure.
+func EngineFailed(code string) bool { return startCodes[code] != "" }
+
 // Load judges a load that never came to its legs: its failure voids every leg it should have had. A load that was ready,
 // or was only interrupted, has no code here.
 func Load(rec matrix.LoadRecord, p Profile) matrix.GateResult {
@@ -82,15 +92,13 @@ func Load(rec matrix.LoadRecord, p Profile) matrix.GateResult {
 	if !failed {
 		return matrix.GateResult{}
 	}
-	switch f.Code {
-	case "exited", "not_ready", "killed":
-		r.fail(matrix.ServerDied, "%s", f.Message)
-	case "wrong_model":
-		r.fail(matrix.IdentityChanged, "%s", f.Message)
-	case "unsupported_flag", "limits", "bad_artifact":
-		r.fail(matrix.FailedRequests, "the engine refused the load: %s", f.Message)
-	default: // port_taken, foreign_listener, not_installed and whatever an adapter may add: not the engine's doing
+	switch code := startCodes[f.Code]; code {
+	case "":
 		r.fail(matrix.EvidenceMissing, "%s: %s", f.Code, f.Message)
+	case matrix.FailedRequests:
+		r.fail(code, "the engine refused the load: %s", f.Message)
+	default:
+		r.fail(code, "%s", f.Message)
 	}
 	r.env(rec.Env, p)
 	r.Absent = nil // a leg that never ran has no gates left to list

@@ -23,8 +23,8 @@ const (
 	maxReport = 256 << 20
 )
 
-// ours refuses the plan of a later version, whose fields could only be guessed.
-func ours(plan []byte) error {
+// readable refuses the plan of a later version, whose fields could only be guessed.
+func readable(plan []byte) error {
 	var v struct{ Schema int }
 	if err := json.Unmarshal(plan, &v); err == nil && v.Schema > matrix.PlanSchema {
 		return fmt.Errorf("its format is %d and this program reads up to %d: use the version that made the run, or a later one", v.Schema, matrix.PlanSchema)
@@ -38,7 +38,7 @@ func (r *Run) replay() (Findings, error) {
 	if err != nil {
 		return Findings{{Code: PlanMissing, Path: PlanFile, Detail: err.Error(), Lost: "the whole run"}}, fmt.Errorf("%s: %w", r.dir, err)
 	}
-	err = ours(text)
+	err = readable(text)
 	if err == nil {
 		err = strict(text, &r.plan)
 	}

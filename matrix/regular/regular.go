@@ -1,6 +1,5 @@
 // Package regular opens files that are files. A path that somebody else wrote may name a pipe, whose opening waits for ever
-// and takes no signal, or a device that never ends; such a path is an error here, never a wait. What lies under /proc is read
-// without it.
+// and takes no signal, or a device that never ends; such a path is an error here, never a wait.
 package regular
 
 import (

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"enginebroker/matrix"
+	"enginebroker/matrix/gates"
 	"enginebroker/matrix/ledger"
 )
 
@@ -264,10 +265,10 @@ func (l *load) voidLegs() error {
 		leg.EndUTC = l.Now().UTC()
 		leg.Repetitions = []matrix.Repetition{{Planned: p.Requests}}
 		f, failed := l.rec.Failure.Get()
-		if failed && !engineFailed(f.Code) {
+		if failed && !gates.EngineFailed(f.Code) {
 			leg.Repetitions, leg.Missing = nil, []string{f.Error()}
 		}
-		leg.Died = failed && engineFailed(f.Code) || last.Died || l.died
+		leg.Died = failed && gates.EngineFailed(f.Code) || last.Died || l.died
 		leg.Hung = last.Hung
 		leg.Note = cmp.Or(l.rec.Aborted, "the load ended at point "+last.ID.Point)
 		leg.Env.KilledByHost = cmp.Or(l.byHost[l.arm.Key], last.Env.KilledByHost)
@@ -281,12 +282,6 @@ func (l *load) voidLegs() error {
 		}
 	}
 	return nil
-}
-
-// engineFailed says that a load failed by the engine's doing: not for a port that others hold, a plugin that ended, or
-// evidence that could not be written. gates.Load judges the same codes.
-func engineFailed(code string) bool {
-	return slices.Contains([]string{"exited", "not_ready", "killed", "wrong_model", "unsupported_flag", "limits", "bad_artifact"}, code)
 }
 
 // killer says who of the host ended an engine that did not become ready, empty where it ended by itself.
